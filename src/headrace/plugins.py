@@ -33,12 +33,16 @@ TABLES = "headrace.tables"
 JOBS = "headrace.jobs"
 """Endings of files that are jobs, such as ``sql``: a function from the path to the ``Job``."""
 
+QUERIES = "headrace.queries"
+"""``sql`` returns the stream of a query over streams, ``where`` the expression of a condition."""
+
 _KINDS = {
     COMMANDS: "command",
     SINKS: "sink",
     STORES: "remote store",
     TABLES: "keeper of tables",
     JOBS: "kind of file",
+    QUERIES: "compiler of queries",
 }
 
 

@@ -123,7 +123,7 @@ def orders_to_files(g: hr.Graph, folder: str = "") -> None:
 def test_sql_finds_the_rows(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if block.text.startswith("CREATE APPLICATION"):
-        assert load_app(SqlText(block.text, block.name)).tables
+        assert load_app(SqlText(block.text, block.name), is_trial=True).tables
         return
     with TestDriver(orders_to_files) as driver:
         driver.create("orders", {"id": pa.int64()})

@@ -47,6 +47,11 @@ QUERIES = [
     "SELECT DISTINCT country, ok FROM orders [5 minutes]",
     "SELECT country, approx_count_distinct(user) AS users FROM orders [5 minutes] GROUP BY country",
     "SELECT user AS who, sum(units) / count(*) AS each FROM orders [1 minute] GROUP BY who",
+    "SELECT country, count(DISTINCT user) AS users, count(DISTINCT units) FILTER (WHERE ok) AS u, "
+    "sum(DISTINCT units) AS s, avg(DISTINCT units % 3) AS a, max(DISTINCT amount) AS m "
+    "FROM orders [5 minutes] GROUP BY country",
+    "SELECT count(DISTINCT at // 60000) AS minutes, count(DISTINCT amount) AS amounts "
+    "FROM orders [4 minutes every 1 minute] HAVING count(DISTINCT user) > 1",
     "SELECT user, window_start AS begins, var_pop(units) AS v FROM orders [5 minutes] "
     "GROUP BY user",
 ]
@@ -117,6 +122,8 @@ def generated(dice: random.Random) -> str:
     for at in range(dice.randrange(1, 4)):
         kind = dice.choice(["count", "sum", "avg", "min", "max", "var_pop", "count_if"])
         of = condition(dice) if kind == "count_if" else number(dice)
+        if kind in ("count", "min") and dice.random() < 0.5:
+            of = f"DISTINCT {of}"
         where = f" FILTER (WHERE {condition(dice)})" if dice.random() < 0.3 else ""
         made = f"{kind}({of}){where}"
         columns.append(f"{dice.choice([made, f'{made} + count(*)'])} AS a{at}")

@@ -88,6 +88,20 @@ MERGED = {
         SELECT DISTINCT user, max(units) AS most FROM orders [5 minutes] GROUP BY user;""",
 }
 
+LIMITED = {
+    "first groups": """CREATE TABLE found AS SELECT user, country, count(*) AS n, max(at) AS last
+        FROM orders [2 minutes] GROUP BY user, country ORDER BY n DESC, last LIMIT 3;""",
+    "first rows": """CREATE TABLE found AS SELECT user, amount * 2 AS twice, units
+        FROM orders [1 minute] WHERE ok IS NOT false
+        ORDER BY units NULLS FIRST, at DESC LIMIT 2;""",
+    "first groups of hopping windows": """CREATE TABLE found AS SELECT country, sum(units) AS s
+        FROM orders [4 minutes every 2 minutes] GROUP BY country HAVING count(*) > 1
+        ORDER BY count(DISTINCT user) DESC, s DESC NULLS FIRST, country LIMIT 2;""",
+    "totals of first groups": """CREATE TABLE found AS SELECT user, count(*) AS n, min(s) AS s
+        FROM (SELECT user, sum(units) AS s FROM orders [1 minute] GROUP BY user
+              ORDER BY s DESC, user LIMIT 2) AS best [5 minutes] GROUP BY user;""",
+}
+
 MINUTE = 60_000
 JOINED = {
     "within a minute": f"""CREATE STREAM found AS
@@ -181,6 +195,14 @@ CHANGING = {
         SELECT user, count(*) AS n, sum(units) AS units, avg(amount) AS mean FROM orders
         GROUP BY user;""",
     "total of all": "CREATE TABLE found AS SELECT count(*) AS n, max(units) AS m FROM orders;",
+    "totals of different values": """CREATE TABLE found AS
+        SELECT user, count(DISTINCT units) AS n, count(DISTINCT country) FILTER (WHERE ok) AS c,
+            sum(DISTINCT units) AS s, count(*) AS all FROM orders GROUP BY user;""",
+    "totals of different values every minute": """CREATE TABLE found AS
+        SELECT user, count(DISTINCT amount) AS n FROM orders GROUP BY user EMIT EVERY '1 minute';
+    """,
+    "different values, early": """CREATE TABLE found AS SELECT user, count(DISTINCT units) AS n
+        FROM orders [5 minutes] GROUP BY user EMIT EARLY EVERY 3 ROWS;""",
     "totals by an expression": """CREATE TABLE found AS
         SELECT upper(country) AS user, count(*) FILTER (WHERE ok) + 1 AS n FROM orders
         WHERE units > 0 GROUP BY 1;""",
@@ -291,7 +313,7 @@ def check(statements: str, dice: random.Random, *, is_changing: bool = False) ->
     return sum(map(len, found.values()))
 
 
-CASES = WITHIN | MERGED | JOINED | TABLES | ONCE
+CASES = WITHIN | MERGED | LIMITED | JOINED | TABLES | ONCE
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -324,6 +346,29 @@ def test_results_that_are_taken_back_or_added_up_give_the_final_ones(updates: st
         sign = -1 if row.get("is_retraction") else 1
         totals[key] = totals.get(key, 0) + sign * row["n"]
     assert totals == {(row["user"], row["window_start"]): row["n"] for row in made["final"]}
+
+
+def test_late_rows_go_to_a_stream_of_their_own() -> None:
+    dice = random.Random(11)
+    rows = orders(dice, 150)
+    text = f"""{BEGIN.split("CREATE INPUT TABLE returns", maxsplit=1)[0]}
+    CREATE TABLE found WITH (late = 'side_output', allowed_lateness = '2 seconds') AS
+        SELECT upper(user) AS user, sum(units * 2) AS twice, count(*) AS n FROM orders [1 minute]
+        WHERE ok IS NOT false GROUP BY upper(user);
+    CREATE STREAM later AS SELECT user, units FROM found_late WHERE units > 0;
+    """.replace(" LATENESS '1 minute'", "")
+    made = played(text, {"orders": (ORDERS, rows)}, dice, crashes=True)
+    late = made["found_late"]
+    assert 10 < len(late) < 100
+    wanted = [row for row in rows if row["ok"] is not False]
+    in_time = [row for row in wanted if row["at"] not in {one["at"] for one in late}]
+    assert len(late) + len(in_time) == len(wanted)
+    assert all(row in wanted for row in late)
+    assert sum(row["n"] for row in made["found"]) == len(in_time)
+    table = pa.Table.from_pylist(in_time, schema=pa.schema(ORDERS))
+    of_found = text.partition("CREATE STREAM")[0]
+    assert_same(made["found"], in_duckdb(of_found, {"orders": table})["found"], "found")
+    assert len(made["later"]) == sum((row["units"] or 0) > 0 for row in late)
 
 
 FUNCTIONS = """

@@ -96,6 +96,7 @@ def _with_windows(connection: Any, select: exp.Select, ctes: str) -> None:
         other = join.this.alias_or_name
         same = f"{name}.window_start is not distinct from {other}.window_start"
         join.set("on", exp.and_(join.args["on"], parse_one(same, read="duckdb")))
+    _limit_each(select, name)
     is_grouped = any(item.find(exp.AggFunc) for item in select.expressions)
     if not is_grouped and not select.args.get("distinct") and not select.args.get("group"):
         return
@@ -109,6 +110,23 @@ def _with_windows(connection: Any, select: exp.Select, ctes: str) -> None:
     for bound in bounds:
         if bound.name not in shown:
             select.append("expressions", bound.copy())
+
+
+def _limit_each(select: exp.Select, table: str) -> None:
+    """Have ``ORDER BY ... LIMIT`` be of each window."""
+    order, limit = select.args.get("order"), select.args.get("limit")
+    if order is None or limit is None:
+        return
+    by = ", ".join(one.sql("duckdb") for one in order.expressions)
+    text = f"select 1 qualify row_number() over (partition by {table}.window_start order by {by})"
+    ranked = parse_one(f"{text} <= {limit.expression.sql()}", read="duckdb")
+    select.set("qualify", ranked.args["qualify"])
+    select.set("order", None)
+    select.set("limit", None)
+    if not select.args.get("group") and not any(i.find(exp.AggFunc) for i in select.expressions):
+        for bound in BOUNDS:
+            if bound not in {item.alias_or_name for item in select.expressions}:
+                select.append("expressions", exp.column(bound, table=table))
 
 
 def in_duckdb(text: str, tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from headrace.graph.aggregates import Aggregate, Count, Extreme, Mean, Sum, Variance
-from headrace.graph.row_aggregates import Collect, Monoid, Pick, TopK
+from headrace.graph.rankings import TopK
+from headrace.graph.row_aggregates import Collect, Monoid, Pick, Unique
 from headrace.graph.sketches import Distinct, Frequent, Quantiles
 from headrace.graph.types import arrow_type
 
@@ -22,6 +23,8 @@ __all__ = [
     "approx_distinct",
     "collect",
     "count",
+    "count_distinct",
+    "distinct",
     "first",
     "frequent",
     "last",
@@ -41,7 +44,8 @@ _ELSEWHERE = {
     **dict.fromkeys(("std", "stddev_samp"), "stddev"),
     **dict.fromkeys(("var", "var_samp"), "variance"),
     **dict.fromkeys(("n", "len", "size"), "count"),
-    **dict.fromkeys(("n_unique", "nunique", "count_distinct"), "approx_distinct"),
+    **dict.fromkeys(("n_unique", "nunique", "countDistinct"), "count_distinct"),
+    **dict.fromkeys(("unique", "collect_set", "values"), "distinct"),
     **dict.fromkeys(("approx_count_distinct", "hll"), "approx_distinct"),
     **dict.fromkeys(("collect_list", "list", "array_agg"), "collect"),
     **dict.fromkeys(("median", "quantile", "percentile", "percentile_approx"), "quantiles"),
@@ -144,6 +148,23 @@ def collect(*columns: str) -> Collect:
             columns.
     """
     return Collect(columns, is_bare=len(columns) == 1)
+
+
+def count_distinct(column: str) -> Unique:
+    """Count different values, without nulls; int64, exact.
+
+    Keeps every value, in one row for each key that is written again when one is added: for more
+    than some 100,000 values a key use ``approx_distinct``.
+
+    Args:
+        column: of numbers, text, times or bytes.
+    """
+    return Unique(column)
+
+
+def distinct(column: str) -> Unique:
+    """Keep each value once, without nulls, as a list in the order of arrival."""
+    return Unique(column, "values")
 
 
 def approx_distinct(column: str, size: int = 4096) -> Distinct:

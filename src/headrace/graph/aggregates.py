@@ -133,6 +133,20 @@ class Aggregate(ABC):
         """
         return None
 
+    def follow(self, frame: pl.DataFrame, group: str, prefix: str) -> list[pl.Series] | None:
+        """Return the running combination within groups, as far as it is shown.
+
+        Args:
+            frame: partial rows in order, that stored of each group first; shape (n,).
+            group: the column that says whose a row is.
+            prefix: of the partial columns.
+
+        Returns:
+            The partial columns: whole in the last row of each group, in the others what ``result``
+            reads. ``None``: use ``accumulate``.
+        """
+        return None
+
     @abstractmethod
     def result(self, prefix: str) -> pl.Expr:
         """Return what is shown, an expression over partial columns; name it with ``alias``."""
@@ -241,7 +255,12 @@ class Count(Aggregate):
         return f"count({self.column or ''})"
 
 
-def _sum_type(kind: pa.DataType, who: str, column: str) -> pa.DataType:
+def sum_type(kind: pa.DataType, who: str, column: str) -> pa.DataType:
+    """Return the type that values of a type are added up in.
+
+    Raises:
+        InvalidInputError: they are no numbers.
+    """
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -249,7 +268,7 @@ def _sum_type(kind: pa.DataType, who: str, column: str) -> pa.DataType:
     raise InvalidInputError(f"{who}({column!r}) needs numbers; the column is {kind}")
 
 
-def _checked_sum(values: pl.Expr, kind: pa.DataType | None, *, running: bool = False) -> pl.Expr:
+def checked_sum(values: pl.Expr, kind: pa.DataType | None, *, running: bool = False) -> pl.Expr:
     """Sum into int64 or float64; integers go through 128 bits, so overflow is refused."""
     if kind is None:
         return values.cum_sum() if running else values.sum()
@@ -265,7 +284,8 @@ def _checked_pair(later: pl.Expr, earlier: pl.Expr, kind: pa.DataType | None) ->
     return (later.cast(pl.Int128) + earlier.cast(pl.Int128)).cast(pl.Int64)
 
 
-def _checked_value(value: Any, who: str) -> Any:
+def checked_value(value: Any, who: str) -> Any:
+    """Return a sum that fits in 64 bits; raise for others."""
     if isinstance(value, int) and not _INT64_MIN <= value <= _INT64_MAX:
         raise InvalidInputError(f"{who} is {value}, beyond 64 bits; sum a float column instead")
     return value
@@ -296,7 +316,7 @@ class Sum(Aggregate):
 
     def result_type(self, schema: pa.Schema) -> pa.DataType:
         """Return int64 or float64."""
-        return _sum_type(column_type(schema, self.column), "sum", self.column)
+        return sum_type(column_type(schema, self.column), "sum", self.column)
 
     def identity(self) -> PartialRow:
         """Return zero."""
@@ -311,11 +331,11 @@ class Sum(Aggregate):
 
     def partial(self, prefix: str) -> list[pl.Expr]:
         """Return the sum of a group."""
-        return [_checked_sum(pl.col(self.column), self.type).alias(f"{prefix}sum")]
+        return [checked_sum(pl.col(self.column), self.type).alias(f"{prefix}sum")]
 
     def combine(self, prefix: str) -> list[pl.Expr]:
         """Add sums."""
-        return [_checked_sum(pl.col(f"{prefix}sum"), self.type)]
+        return [checked_sum(pl.col(f"{prefix}sum"), self.type)]
 
     def combine_pair(self, earlier: str, later: str) -> list[pl.Expr]:
         """Add two sums."""
@@ -323,7 +343,7 @@ class Sum(Aggregate):
 
     def accumulate(self, prefix: str) -> list[pl.Expr]:
         """Add sums row after row."""
-        return [_checked_sum(pl.col(f"{prefix}sum"), self.type, running=True)]
+        return [checked_sum(pl.col(f"{prefix}sum"), self.type, running=True)]
 
     def result(self, prefix: str) -> pl.Expr:
         """Return the sum."""
@@ -335,7 +355,7 @@ class Sum(Aggregate):
 
     def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Add sums, refusing what does not fit in 64 bits."""
-        return (_checked_value(first[0] + second[0], self.describe()),)
+        return (checked_value(first[0] + second[0], self.describe()),)
 
     def result_value(self, partial: PartialRow) -> Any:
         """Return the sum."""
@@ -367,7 +387,7 @@ class Mean(Aggregate):
 
     def partial_types(self, schema: pa.Schema) -> dict[str, pa.DataType]:
         """Return the sum, exact for integers, and the count."""
-        kind = _sum_type(column_type(schema, self.column), "mean", self.column)
+        kind = sum_type(column_type(schema, self.column), "mean", self.column)
         return {"sum": kind, "count": pa.int64()}
 
     def result_type(self, schema: pa.Schema) -> pa.DataType:
@@ -418,7 +438,7 @@ class Mean(Aggregate):
 
     def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Add sums and counts."""
-        return (_checked_value(first[0] + second[0], self.describe()), first[1] + second[1])
+        return (checked_value(first[0] + second[0], self.describe()), first[1] + second[1])
 
     def result_value(self, partial: PartialRow) -> Any:
         """Return sum over count, or None."""
@@ -441,6 +461,11 @@ _ORDERED = (
 )
 
 
+def is_ordered(kind: pa.DataType) -> bool:
+    """Say whether values of a type have an order."""
+    return any(test(kind) for test in _ORDERED)
+
+
 def ordered_type(schema: pa.Schema, column: str, who: str) -> pa.DataType:
     """Return the type of a column whose values have an order.
 
@@ -448,7 +473,7 @@ def ordered_type(schema: pa.Schema, column: str, who: str) -> pa.DataType:
         InvalidInputError: the column is missing, or a list, struct or binary.
     """
     kind = column_type(schema, column)
-    if not any(test(kind) for test in _ORDERED):
+    if not is_ordered(kind):
         raise InvalidInputError(f"{who}({column!r}) needs values with an order; found {kind}")
     return kind
 

@@ -17,6 +17,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from headrace import plugins
 from headrace.config import read_start
 from headrace.durations import Duration, duration_ms
 from headrace.errors import GraphError, InvalidInputError
@@ -214,6 +215,51 @@ class Stream(
             return SendTo(chosen, (self.name,), site, *to)
 
         self._add(f"to_{'output' if target is None else target.label}", name, make, self.keys)
+
+    @property
+    def upstream(self) -> JobGraph:
+        """The operators that it is made by, each after the ones it reads."""
+        before = self._ledger.before(self.name)
+        return JobGraph(self._ledger.job, tuple(o for o in before if isinstance(o, Operator)))
+
+    def sql(
+        self,
+        query: str,
+        *,
+        name: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        **others: Stream | Table[Stream],
+    ) -> Stream:
+        """Filter, aggregate or join with a query in SQL, as in SQL apps.
+
+        The columns of what it reads must be known: give ``schema=`` to inputs. Needs
+        ``headrace[sql]``.
+
+        Args:
+            query: one ``SELECT``, which reads this stream as ``input``, or by its name. It can have
+                windows, such as ``FROM input [5 minutes]``, and ``EMIT`` behind it.
+            name: names of operators and stores begin with it. Default: the stream's, and ``sql``.
+            options: of windows and joins: ``allowed_lateness``, ``late``, ``updates``, ``topk``.
+            **others: other streams and tables that it reads, by name.
+
+        Example:
+            >>> import headrace as hr
+            >>> @hr.job("spending")
+            ... def spending(g: hr.Graph) -> None:
+            ...     orders = g.input("orders", schema={"user": str, "price": float})
+            ...     orders.sql("SELECT user, sum(price) AS spent FROM input GROUP BY user").send_to(
+            ...         "spending"
+            ...     )
+            >>> "orders.sql" in [operator.name for operator in spending.build().operators]
+            True
+
+        Raises:
+            InvalidInputError: the query has a mistake, or columns are not known; shows where.
+        """
+        query_stream = plugins.load(plugins.QUERIES, "sql")
+        prefix = name or self._ledger.prefix(f"{self._anchor}.sql")
+        made: Stream = query_stream(self, query, prefix, user_site(), options or {}, others)
+        return made
 
 
 def _as_output(value: object) -> Output | SinkOutput | None:

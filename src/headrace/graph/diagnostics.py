@@ -118,6 +118,14 @@ class GraphDiagnostics:
             wrong.append(f"the name {given!r} is already taken at {first}; give another")
         return str(given)
 
+    def prefix(self, derived: str) -> str:
+        """Return what names of several new operators can begin with, made unique."""
+        number, chosen = 1, derived
+        while any(f"{name}.".startswith(f"{chosen}.") for name in self._operators):
+            number += 1
+            chosen = f"{derived}-{number}"
+        return chosen
+
     def claim_stores(self, wrong: list[str], operator: str, names: Sequence[str]) -> None:
         """Note the stores of an operator; each name may be used once in a job."""
         for name in names:

@@ -1,8 +1,7 @@
-"""Aggregates that keep values of rows: first, last, all of them, the top k, and the user's own.
+"""Aggregates that keep values of rows: first, last, all or the different ones, and your own.
 
-``Pick``, ``Collect`` and ``TopK`` keep values as they are. ``Monoid`` is made of the user's
-functions: a zero, how one row becomes a state, and how two states combine; its states are kept as
-MessagePack.
+``Monoid`` is made of the user's functions: a zero, how one row becomes a state, and how two states
+combine; its states are kept as MessagePack. The others keep values as they are.
 """
 
 from __future__ import annotations
@@ -10,19 +9,27 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import decimal
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
-from operator import itemgetter
 from typing import Any, Self
 
 import msgspec
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
-from headrace.graph.aggregates import Aggregate, PartialRow, check_column, column_type, ordered_type
+from headrace.graph.aggregates import (
+    Aggregate,
+    PartialRow,
+    check_column,
+    checked_sum,
+    checked_value,
+    column_type,
+    ordered_type,
+    sum_type,
+)
 from headrace.graph.types import polars_type
 
 MESSAGES = "messages"
@@ -252,105 +259,146 @@ class Collect(Aggregate):
 
 
 @dataclass(frozen=True)
-class TopK(Aggregate):
-    """The ``k`` rows with the greatest ``column``, each with the columns to ``keep``.
+class Unique(Aggregate):
+    """The different values of a column, without null, in the order of arrival; NaN is one.
 
-    Rows without a value (null or NaN) never rank. The result is a list of structs with the
-    fields ``column`` and then ``keep``, greatest first.
+    Shown are the ``values`` or their ``count``, ``sum`` or ``mean``; these are null of no values.
+    The state of a key is one row, which is written again in each epoch that adds a value.
     """
 
     column: str
-    k: int = 10
-    keep: tuple[str, ...] = ()
+    shown: str = "count"
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
 
+    @property
+    def _name(self) -> str:
+        return "distinct" if self.shown == "values" else f"{self.shown}_distinct"
+
     def columns(self) -> tuple[str, ...]:
-        """Return the ranked column and the kept ones."""
-        return (self.column, *self.keep)
+        """Return the column."""
+        return (self.column,)
 
     def check(self) -> list[str]:
         """Return what is wrong with the arguments."""
-        wrong = [text for name in self.columns() for text in check_column(name, "top_k")]
-        if not isinstance(self.k, int) or isinstance(self.k, bool) or self.k < 1:
-            wrong.append(f"top_k takes k of at least 1; found {self.k!r}")
-        if len(set(self.columns())) < len(self.columns()):
-            wrong.append(f"top_k names a column twice in {list(self.columns())}")
-        return wrong
+        return check_column(self.column, self._name)
 
     def bind(self, schema: pa.Schema) -> Self:
-        """Return a ranking that knows its fields."""
-        return replace(self, type=self.result_type(schema).value_type)
+        """Return one that knows its type."""
+        return replace(self, type=self._type(schema))
+
+    def _type(self, schema: pa.Schema) -> pa.DataType:
+        if pa.types.is_binary(kind := column_type(schema, self.column)):
+            return kind
+        return ordered_type(schema, self.column, self._name)
 
     def partial_types(self, schema: pa.Schema) -> dict[str, pa.DataType]:
-        """Return one list column."""
-        return {"top": self.result_type(schema)}
+        """Return the number and the list of values."""
+        return {"count": pa.int64(), "values": pa.list_(self._type(schema))}
 
     def result_type(self, schema: pa.Schema) -> pa.DataType:
-        """Return a list of structs of the ranked and kept columns."""
-        fields = [(name, ordered_type(schema, name, "top_k")) for name in self.columns()]
-        return pa.list_(pa.struct(fields))
+        """Return int64, a list, or the type of a sum or mean."""
+        kind = self._type(schema)
+        if self.shown in ("sum", "mean"):
+            total = sum_type(kind, self._name, self.column)
+            return total if self.shown == "sum" else pa.float64()
+        return pa.int64() if self.shown == "count" else pa.list_(kind)
 
     def identity(self) -> PartialRow:
-        """Return the empty list."""
-        return ([],)
+        """Return no values."""
+        return (0, [])
 
-    def _has_rank(self, values: pl.Expr) -> pl.Expr:
-        is_float = self.type is not None and pa.types.is_floating(self.type.field(0).type)
-        ranked = values.is_not_null()
-        return ranked & values.is_not_nan() if is_float else ranked
-
-    def _top(self, lists: pl.Expr) -> pl.Expr:
-        # Inside lists, for sorting groups by the fields of an exploded struct crashes Polars 2.1.
-        row = pl.element()
-        fields = [row.struct.field(name) for name in self.columns()]
-        descending = [True] + [False] * len(self.keep)
-        ranked = row.sort_by(fields, descending=descending, nulls_last=True)
-        return lists.list.eval(ranked.head(self.k))
+    @staticmethod
+    def _counted(values: pl.Expr, prefix: str) -> list[pl.Expr]:
+        count = values.list.len().cast(pl.Int64)
+        return [count.alias(f"{prefix}count"), values.alias(f"{prefix}values")]
 
     def lift(self, prefix: str) -> list[pl.Expr]:
-        """Return a list of one struct, or of none without a value."""
-        one = pl.concat_list(pl.struct(self.columns()))
-        ranked = self._has_rank(pl.element().struct.field(self.column))
-        return [one.list.eval(pl.element().filter(ranked)).alias(f"{prefix}top")]
+        """Return a list of one value, or of none."""
+        return self._counted(pl.concat_list(self.column).list.drop_nulls(), prefix)
 
     def partial(self, prefix: str) -> list[pl.Expr]:
-        """Return the top of a group."""
-        rows = pl.struct(self.columns()).filter(self._has_rank(pl.col(self.column)))
-        return [self._top(rows.implode()).alias(f"{prefix}top")]
+        """Return the values of a group."""
+        values = pl.col(self.column).drop_nulls().unique(maintain_order=True)
+        return self._grouped(values, prefix)
 
     def combine(self, prefix: str) -> list[pl.Expr]:
-        """Return the top of all tops."""
-        name = f"{prefix}top"
-        return [self._top(pl.col(name).explode(empty_as_null=False).implode()).alias(name)]
+        """Return the values of all."""
+        each = pl.col(f"{prefix}values").list.explode(empty_as_null=False, keep_nulls=False)
+        return self._grouped(each.unique(maintain_order=True), prefix)
+
+    @staticmethod
+    def _grouped(values: pl.Expr, prefix: str) -> list[pl.Expr]:
+        count = values.len().cast(pl.Int64)
+        return [count.alias(f"{prefix}count"), values.implode().alias(f"{prefix}values")]
+
+    def combine_pair(self, earlier: str, later: str) -> list[pl.Expr]:
+        """Return the values of two."""
+        both = pl.concat_list(pl.col(f"{earlier}values"), pl.col(f"{later}values"))
+        return self._counted(both.list.unique(maintain_order=True), later)
+
+    def follow(self, frame: pl.DataFrame, group: str, prefix: str) -> list[pl.Series] | None:
+        """Count what each row adds; only the last row of a group holds all values."""
+        if self.shown != "count":
+            return None
+        name, row = f"{prefix}values", "__of"
+        heads = frame.select(pl.col(group), pl.col(name)).with_row_index(row)
+        each = heads.explode(name, empty_as_null=False)
+        new = each.unique([group, name], keep="first", maintain_order=True)
+        added = np.bincount(new[row].to_numpy(), minlength=frame.height)
+        counts = (
+            heads.with_columns(pl.Series("__added", added, dtype=pl.Int64))
+            .select(pl.col("__added").cum_sum().over(group))
+            .to_series()
+        )
+        whole = new.group_by(group).agg(pl.col(name))
+        lasts = heads.group_by(group).agg(pl.col(row).last()).join(whole, group, how="left")
+        empty = pl.lit([], frame.schema[name])
+        held = (
+            heads.select(row)
+            .join(lasts, row, how="left", maintain_order="left")
+            .select(pl.col(name).fill_null(empty))
+            .to_series()
+        )
+        return [counts.alias(f"{prefix}count"), held.alias(name)]
 
     def result(self, prefix: str) -> pl.Expr:
-        """Return the list."""
-        return pl.col(f"{prefix}top")
+        """Return what is shown of the list."""
+        values = pl.col(f"{prefix}values")
+        if self.shown == "count":
+            return pl.col(f"{prefix}count")
+        if self.shown == "sum":
+            kind = None if self.type is None else sum_type(self.type, self._name, self.column)
+            total = values.list.eval(checked_sum(pl.element(), kind)).list.first()
+            return pl.when(pl.col(f"{prefix}count") > 0).then(total)
+        return values.list.mean() if self.shown == "mean" else values
 
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
-        """Return a list of one row as a dict, or of none without a value."""
-        value = values[0]
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            return ([],)
-        return ([dict(zip(self.columns(), values, strict=True))],)
+        """Return one value, or none."""
+        return (0, []) if values[0] is None else (1, [values[0]])
 
     def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
-        """Return the top of two."""
-        rows = [*(first[0] or []), *(second[0] or [])]
-        for name in reversed(self.keep):
-            absent = [row for row in rows if row[name] is None]
-            rows = sorted((row for row in rows if row[name] is not None), key=itemgetter(name))
-            rows += absent
-        rows.sort(key=itemgetter(self.column), reverse=True)
-        return (rows[: self.k],)
+        """Return the values of two."""
+        # By a series, as NaN equals nothing in Python.
+        kind = None if self.type is None else polars_type(self.type)
+        whole = pl.Series([*first[1], *second[1]], dtype=kind).unique(maintain_order=True).to_list()
+        return (len(whole), whole)
 
     def result_value(self, partial: PartialRow) -> Any:
-        """Return the list."""
-        return partial[0]
+        """Return what is shown of the list."""
+        count, values = partial
+        if self.shown in ("count", "values"):
+            return count if self.shown == "count" else values
+        if not count:
+            return None
+        return (
+            checked_value(sum(values), self.describe())
+            if self.shown == "sum"
+            else (sum(values) / count)
+        )
 
     def describe(self) -> str:
-        """Return ``top_k(column, k, keep)``."""
-        return f"top_k({', '.join([self.column, str(self.k), *self.keep])})"
+        """Return the column: all of its kind keep the same."""
+        return f"distinct({self.column})"
 
 
 _TYPED = (tuple, set, frozenset, bytes, datetime.date, datetime.time, decimal.Decimal)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.sql.app import SqlApp, load_app
-    from headrace.sql.statements import SqlText
+    from headrace.sql.text import SqlText
 
 __all__ = ["SqlApp", "SqlText", "load_app"]
 
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
     """Load it when it is used: ``--help`` lists the commands of this package."""
     if name not in __all__:
         raise AttributeError(f"module 'headrace.sql' has no attribute {name!r}")
-    home = "statements" if name == "SqlText" else "app"
+    home = "text" if name == "SqlText" else "app"
     value = getattr(importlib.import_module(f"headrace.sql.{home}"), name)
     globals()[name] = value
     return value

@@ -9,32 +9,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
-from headrace.graph import agg
-from headrace.graph.builder import Graph, Job, Stream
+from headrace.graph.builder import Graph, Job
 from headrace.graph.introspection import site_at
 from headrace.graph.operators import Site
-from headrace.graph.windows import BOUNDS
 from headrace.records.schema import normalise_type
-from headrace.sql.expressions import data_type, with_functions
-from headrace.sql.functions import load_functions
-from headrace.sql.queries import RANKED, TOP, Merging, QueryCompiler, Selection, TopK, in_ms
-from headrace.sql.relations import EVENT, Joining, Reading, Relation
+from headrace.sql.expressions import data_type
+from headrace.sql.functions import load_functions, with_functions
+from headrace.sql.queries import QueryCompiler
+from headrace.sql.relations import Late, Reading, Relation, late_of
+from headrace.sql.sinks import SinkTarget, fitted, load_sinks, timed
 from headrace.sql.statements import (
+    INSERT,
     STREAM,
     TABLE,
     VIEW,
     InputTable,
     Query,
-    SqlText,
+    SinkText,
     Statements,
     parse_app,
 )
+from headrace.sql.streams import StreamBuilder
+from headrace.sql.text import SqlText, near
 
 
 @dataclass(frozen=True)
@@ -53,19 +54,24 @@ class SqlApp:
 
 @dataclass(frozen=True)
 class _Output:
-    """A table or stream that the app makes: its name, the stream that it is sent to, its rows."""
+    """A table or stream that the app makes, or what it sends to a sink.
+
+    Its name, the stream that it is sent to, if it is to one, its rows, and the sink.
+    """
 
     name: str
-    stream: str
+    stream: str | None
     site: Site
     rows: Relation
+    sink: SinkTarget | None = None
 
 
-def load_app(source: Path | SqlText) -> SqlApp:
+def load_app(source: Path | SqlText, *, is_trial: bool = False) -> SqlApp:
     """Read an app, check it and make its job.
 
     Args:
         source: the file, or its text.
+        is_trial: rows for sinks go to streams instead, which are among its tables.
 
     Raises:
         InvalidInputError: the file cannot be read, or a statement has a mistake; shows where.
@@ -76,7 +82,7 @@ def load_app(source: Path | SqlText) -> SqlApp:
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidInputError(f"cannot read the SQL app {source}: {error}") from error
     statements = parse_app(source)
-    checker = _Checker(statements)
+    checker = _Checker(statements, is_trial=is_trial)
     for query in statements.queries:
         checker.add(query)
     outputs = tuple(checker.outputs)
@@ -85,10 +91,17 @@ def load_app(source: Path | SqlText) -> SqlApp:
             "the app makes nothing: add CREATE TABLE ... AS SELECT ..., or CREATE STREAM",
             statements.name.place,
         )
+    sent = {output.name for output in outputs}
+    for sink in statements.sinks:
+        if sink.name.text not in sent:
+            raise source.mistake(
+                f"nothing is sent to sink {sink.name.text!r}: remove it, or add INSERT INTO",
+                sink.name.place,
+            )
     job = Job(
         statements.name.text, partial(_build, source, statements.inputs, checker.schemas, outputs)
     )
-    tables = {output.name: output.stream for output in outputs}
+    tables = {output.name: output.stream for output in outputs if output.stream is not None}
     return SqlApp(statements, job, tables, checker.schemas)
 
 
@@ -104,8 +117,9 @@ def load_job(path: Path) -> Job:
 class _Checker:
     """Checks the statements of an app in their order, and compiles its queries."""
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, *, is_trial: bool) -> None:
         self._statements, self._source = statements, statements.source
+        self._is_trial = is_trial
         self._functions = load_functions(self._source, statements.functions)
         self.schemas: dict[str, pa.Schema] = {}
         self.outputs: list[_Output] = []
@@ -122,8 +136,11 @@ class _Checker:
                 is_changing=bool(table.key),
                 key=tuple(column.text for column in table.key),
             )
+        self._sinks = load_sinks(self._source, statements.sinks)
+        for sink in statements.sinks:
+            self._claim(sink)
 
-    def _claim(self, at: InputTable | Query) -> None:
+    def _claim(self, at: InputTable | Query | SinkText) -> None:
         if at.name.text in self._relations:
             raise self._source.mistake(f"{at.name.text!r} is there twice", at.name.place)
 
@@ -148,8 +165,22 @@ class _Checker:
 
     def add(self, query: Query) -> None:
         """Check and compile one query, whose rows later ones may read."""
-        self._claim(query)
         name, site = query.name.text, self._site(query)
+        if query.kind == INSERT:
+            if name not in self._sinks:
+                raise self._source.mistake(
+                    f"no sink {name!r}; {near(name, self._sinks)}; declare it with CREATE SINK",
+                    query.name.place,
+                )
+            if any(output.name == name for output in self.outputs):
+                raise self._source.mistake(
+                    f"sink {name!r} has rows of another INSERT: write one, with UNION ALL",
+                    query.name.place,
+                )
+        elif name in self._sinks:
+            raise self._source.mistake(f"{name!r} is there twice", query.name.place)
+        else:
+            self._claim(query)
         compiler = QueryCompiler(
             self._source,
             query.options,
@@ -167,10 +198,32 @@ class _Checker:
                 "without a window",
                 query.name.place,
             )
+        if (late := late_of(made)) is not None:
+            self._add_late(query, late)
+        if query.kind == INSERT:
+            sink = self._sinks[name]
+            rows = fitted(self._source, made, sink, query.into, query.tree, site)
+            stream = f"{self._statements.name.text}.{name}" if self._is_trial else sink.stream
+            to = None if self._is_trial else timed(self._source, sink, rows, query.tree)
+            self.outputs.append(_Output(name, stream, site, rows, to))
+            return
         self._relations = {**self._relations, name: made}
         if query.kind != VIEW:
             stream = name if query.kind == STREAM else f"{self._statements.name.text}.{name}"
             self.outputs.append(_Output(name, stream, site, made))
+
+    def _add_late(self, query: Query, late: Late) -> None:
+        """Name the late rows of a query; those of a view are only read."""
+        name = f"{query.name.text}_late"
+        if name in self._relations or name in self._sinks:
+            raise self._source.mistake(
+                f"late rows of {query.name.text!r} are called {name!r}: rename the other one",
+                query.name.place,
+            )
+        self._relations = {**self._relations, name: late}
+        if query.kind != VIEW:
+            stream = f"{self._statements.name.text}.{name}"
+            self.outputs.append(_Output(name, stream, self._site(query), late))
 
 
 def _build(
@@ -181,144 +234,14 @@ def _build(
     g: Graph,
 ) -> None:
     """Build the graph of an app: what its job calls."""
-    builder = _Builder(g, schemas)
+    builder = StreamBuilder(g, schemas)
     for output in outputs:
         rows = builder.stream(output.rows)
         with site_at(output.site):
-            rows.send_to(g.output(output.stream))
+            to = g.output(output.stream or "") if output.sink is None else output.sink.output(g)
+            rows.send_to(to, name=None if output.sink is None else f"to_{output.name}")
     for table in inputs:
         if table.name.text not in builder.read:
             raise source.mistake(
                 f"no query reads table {table.name.text!r}: remove it", table.name.place
             )
-
-
-class _Builder:
-    """Builds the streams of relations, each once."""
-
-    def __init__(self, g: Graph, schemas: Mapping[str, pa.Schema]) -> None:
-        self._graph, self._schemas = g, schemas
-        self._streams: dict[int, Stream] = {}
-        self.read: set[str] = set()
-
-    def stream(self, rows: Relation) -> Stream:
-        """Return the stream of a relation."""
-        if id(rows) not in self._streams:
-            self._streams[id(rows)] = self._made(rows)
-        return self._streams[id(rows)]
-
-    def _made(self, rows: Relation) -> Stream:
-        if isinstance(rows, Reading):
-            return self._input(rows)
-        if isinstance(rows, Merging):
-            return self._merged(rows)
-        if isinstance(rows, Joining):
-            return self._joined(rows)
-        assert isinstance(rows, Selection)
-        origin = self.stream(rows.origin)
-        with site_at(rows.site):
-            return _selected(origin, rows)
-
-    def _input(self, rows: Reading) -> Stream:
-        table = rows.table
-        name = table.name.text
-        self.read.add(name)
-        lateness = {}
-        if table.lateness_ms is not None:
-            lateness = {"out_of_orderness": in_ms(table.lateness_ms)}
-        with site_at(rows.site):
-            return self._graph.input(
-                table.stream.text,
-                time=None if table.time is None else table.time.text,
-                schema=self._schemas.get(name),
-                name=name,
-                **lateness,  # type: ignore[arg-type]
-            )
-
-    def _joined(self, rows: Joining) -> Stream:
-        left, right = self.stream(rows.left), self.stream(rows.right)
-        with site_at(rows.site):
-            if rows.left_made:
-                left = left.with_columns(*rows.left_made)
-            if not isinstance(rows.left, Joining) or left.keys != rows.left_keys:
-                left = left.partition_by(*rows.left_keys)
-        options: dict[str, Any] = {"how": rows.how, "columns": rows.added, "name": rows.name}
-        if rows.as_of is not None:
-            with site_at(rows.site):
-                keyed = right.partition_by(*rows.right_keys)
-                history = "0s" if rows.as_of == EVENT else None
-                table = keyed.table(name=f"{rows.name}.table", history=history)
-                made = left.join(table, as_of=rows.as_of, **options)
-        else:
-            options["allowed_lateness"] = in_ms(rows.grace_ms)
-            if rows.window is None:
-                options |= {"before": in_ms(rows.before_ms), "after": in_ms(rows.after_ms)}
-            else:
-                options["window"] = rows.window
-            with site_at(rows.site):
-                right = right.select(*rows.right_made).partition_by(*rows.right_keys)
-                made = left.join(right, **options)
-        with site_at(rows.site):
-            if rows.where is not None:
-                made = made.filter(rows.where)
-            return made.select(*rows.after)
-
-    def _merged(self, rows: Merging) -> Stream:
-        """Merge streams; if they are partitioned differently, each by all columns first."""
-        streams = []
-        for part, names in rows.parts:
-            stream = self.stream(part)
-            renamed = zip(part.columns, names, strict=True)
-            with site_at(rows.site):
-                streams.append(stream.select(*(pl.col(old).alias(new) for old, new in renamed)))
-        with site_at(rows.site):
-            keys = {stream.keys for stream in streams}
-            if len(keys) > 1 or _renames_key(rows, streams):
-                shared = [
-                    name for name in rows.columns if all(name in names for _, names in rows.parts)
-                ]
-                streams = [stream.partition_by(*shared) for stream in streams]
-            return streams[0].union(*streams[1:])
-
-
-def _renames_key(rows: Merging, streams: Sequence[Stream]) -> bool:
-    """Say whether a key is another column behind the union than before."""
-    return any(
-        key not in part.columns or names[part.columns.index(key)] != key
-        for (part, names), stream in zip(rows.parts, streams, strict=True)
-        for key in stream.keys or ()
-    )
-
-
-def _selected(stream: Stream, query: Selection) -> Stream:
-    if query.where is not None:
-        stream = stream.filter(query.where)
-    if not query.aggregates:
-        return stream.select(*query.after)
-    stream = stream.select(*query.before)
-    if query.top_k is not None:
-        return _ranked(stream, query, query.top_k)
-    stream = stream.partition_by(*query.keys) if query.keys else stream.gather()
-    if query.window is not None:
-        stream = stream.window(query.window, dict(query.aggregates), name=query.name)
-    else:
-        every = None if query.every_ms is None else in_ms(query.every_ms)
-        stream = stream.aggregate(dict(query.aggregates), every=every, name=query.name)
-    if query.having is not None:
-        stream = stream.filter(query.having)
-    return stream.select(*query.after)
-
-
-def _ranked(stream: Stream, query: Selection, top: TopK) -> Stream:
-    """Keep the highest score of each ranked value, then the highest of these within the key."""
-    assert query.window is not None
-    scores = stream.partition_by(*query.keys).window(
-        query.window, dict(query.aggregates), name=f"{query.name}.scores"
-    )
-    best = {TOP: agg.top_k(RANKED, top.count, keep=[top.item])}
-    within = scores.partition_by(*top.keys) if top.keys else scores.gather()
-    ranked = within.window(query.window, best, name=query.name)
-    rows = ranked.flat_map(pl.col(TOP), *top.keys, *BOUNDS)
-    field_of = pl.col(TOP).struct.field
-    shown = {top.item: field_of(top.item), top.name: field_of(RANKED)}
-    return rows.select(*[shown.get(c, pl.col(c)).alias(c) for c in query.columns])

@@ -163,7 +163,9 @@ def try_app(
     from headrace.sql import load_app
     from headrace.sql.trial import run_trial
 
-    differences = run_trial(load_app(file), folder or file.with_suffix(".test"), update=update)
+    differences = run_trial(
+        load_app(file, is_trial=True), folder or file.with_suffix(".test"), update=update
+    )
     for one in differences:
         if as_json:
             show_json(asdict(one))
@@ -203,7 +205,8 @@ def _answer(found: SqlApp, bus: Bus, text: str) -> pa.Table:
     """Return the rows of a query over the app's tables, on DuckDB in this process."""
     from sqlglot import exp
 
-    from headrace.sql.statements import SqlText, near, parse_query, place_of
+    from headrace.sql.statements import parse_query
+    from headrace.sql.text import SqlText, near, place_of
 
     source = SqlText(text)
     tree = parse_query(source)

@@ -1,4 +1,4 @@
-"""Expressions of SQL compiled to Polars, and the aggregates that are found within them.
+"""Expressions of SQL compiled to Polars; ``aggregates`` has the aggregates within them.
 
 What is computed is what DuckDB computes: nulls, division, rounding, positions that begin at 1.
 Where Polars differs, the expression says so; ``tests/unit/sql`` compares the two.
@@ -10,17 +10,15 @@ import datetime
 import functools
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
 from sqlglot import exp
 
 from headrace.errors import InvalidInputError
-from headrace.graph import agg
-from headrace.graph.aggregates import Aggregate
-from headrace.sql.statements import SqlText, near, place_of
+from headrace.sql.functions import Functions, UserFunction
+from headrace.sql.text import SqlText, near, place_of
 
 Compiled = Callable[["Compiler", Any], pl.Expr]
 
@@ -55,89 +53,6 @@ def data_type(source: SqlText, kind: exp.DataType) -> pl.DataType:
     return TYPES[name]
 
 
-@dataclass(frozen=True)
-class UserFunction:
-    """A function of the user's own: from the columns of its arguments to one column.
-
-    ``check`` says why so many arguments do not fit; ``call`` has the type of the result in
-    ``kind``.
-    """
-
-    name: str
-    check: Callable[[int], str | None]
-    call: Any
-
-    def __call__(self, arguments: Sequence[pl.Expr]) -> pl.Expr:
-        """Return the expression of a call."""
-        rows = pl.struct([one.alias(f"_{n}") for n, one in enumerate(arguments)])
-        return rows.map_batches(self.call, return_dtype=self.call.kind, is_elementwise=True)
-
-
-@dataclass(frozen=True)
-class UserAggregate:
-    """An aggregate of the user's own: ``make`` returns it for names of columns."""
-
-    name: str
-    check: Callable[[int], str | None]
-    make: Callable[..., Aggregate]
-
-
-Functions = Mapping[str, UserFunction | UserAggregate]
-
-
-def with_functions(tree: Any, functions: Functions) -> Any:
-    """Return a tree in which calls of the user's aggregates are known as such."""
-
-    def own(node: Any) -> Any:
-        known = functions.get(node.name.lower()) if isinstance(node, exp.Anonymous) else None
-        if not isinstance(known, UserAggregate):
-            return node
-        made = exp.AnonymousAggFunc(this=node.this, expressions=node.expressions)
-        made.meta.update(node.meta)
-        return made
-
-    return tree.transform(own) if functions else tree
-
-
-@dataclass
-class Aggregates:
-    """Aggregates of a query, each computed once, and the expressions that they are of.
-
-    ``arguments`` are columns to compute before, and ``found`` aggregates over them, by name;
-    ``taken`` are names of the key.
-    """
-
-    taken: Sequence[str] = ()
-    arguments: dict[str, pl.Expr] = field(default_factory=dict)
-    found: dict[str, Aggregate] = field(default_factory=dict)
-    _known: dict[str, pl.Expr] = field(default_factory=dict)
-
-    def once(self, text: str, make: Callable[[], pl.Expr]) -> pl.Expr:
-        """Return the expression of an aggregate's result; made for the first with its text."""
-        if text not in self._known:
-            self._known[text] = make()
-        return self._known[text]
-
-    def argument(self, value: pl.Expr) -> str:
-        """Return the column that will have a value."""
-        for name, known in self.arguments.items():
-            if known.meta.eq(value):
-                return name
-        own = value.meta.output_name() if value.meta.is_column() else ""
-        name = own if own and own not in self.taken else f"_of{len(self.arguments)}"
-        self.arguments[name] = value
-        return name
-
-    def add(self, aggregate: Aggregate) -> pl.Expr:
-        """Return the column of an aggregate's result."""
-        for name, known in self.found.items():
-            if known == aggregate:
-                return pl.col(name)
-        name = f"_agg{len(self.found)}"
-        self.found[name] = aggregate
-        return pl.col(name)
-
-
 class Compiler:
     """Compiles the expressions of one query.
 
@@ -145,8 +60,8 @@ class Compiler:
         source: the text.
         columns: what names of columns mean.
         table: names by which columns may be qualified.
-        aggregates: where aggregates are collected; ``None``: there must be none.
-        within: compiles what aggregates are of; the columns are those before grouping.
+        aggregates: compiles aggregates; ``None``: there must be none.
+        within: columns that only aggregates can be of.
         groups: expressions that stand for columns of the key, by their SQL.
         functions: of the user, by name.
     """
@@ -156,8 +71,8 @@ class Compiler:
         source: SqlText,
         columns: Mapping[str, pl.Expr],
         table: Sequence[str] = (),
-        aggregates: Aggregates | None = None,
-        within: Compiler | None = None,
+        aggregates: Callable[[Any], pl.Expr] | None = None,
+        within: Collection[str] = (),
         groups: Mapping[str, pl.Expr] | None = None,
         functions: Functions | None = None,
     ) -> None:
@@ -174,8 +89,8 @@ class Compiler:
         """
         if self.groups and (key := self.groups.get(text_of(node))) is not None:
             return key
-        if self.aggregates is not None and (found := _aggregate(self, node)) is not None:
-            return found
+        if self.aggregates is not None and is_aggregate(node):
+            return self.aggregates(node)
         make = _COMPILED.get(type(node))
         if make is None:
             raise self.mistake(node, _unknown(node, self.functions))
@@ -224,9 +139,10 @@ def has_aggregate(node: Any) -> bool:
 
 def _unknown(node: Any, functions: Iterable[str] = ()) -> str:
     if is_aggregate(node):
-        return f"the aggregate {_name(node)} cannot be used here"
+        return f"the aggregate {name_of(node)} cannot be used here"
     if isinstance(node, exp.Anonymous | exp.Func):
-        return f"no function {_name(node)!r}; {near(_name(node), [*_function_names(), *functions])}"
+        name = name_of(node)
+        return f"no function {name!r}; {near(name, [*_function_names(), *functions])}"
     if isinstance(node, exp.Subquery | exp.Select | exp.Exists):
         return "queries within queries are not known yet: name the inner one with CREATE STREAM"
     if isinstance(node, exp.Star):
@@ -241,10 +157,10 @@ def _function_names() -> list[str]:
     return sorted({*names, *FUNCTIONS} - {"anonymous"})
 
 
-def _name(node: Any) -> str:
+def name_of(node: Any) -> str:
     """Return the name of a function as the user wrote it."""
     if isinstance(node, exp.Filter | exp.IgnoreNulls):
-        return _name(node.this)
+        return name_of(node.this)
     if isinstance(node, exp.Anonymous | exp.AnonymousAggFunc):
         return str(node.name).lower()
     written = text_of(node)
@@ -263,8 +179,7 @@ def _column(compiler: Compiler, node: exp.Column) -> pl.Expr:
         folded = [known for known in compiler.columns if known.lower() == name.lower()]
         if len(folded) == 1:
             return compiler.columns[folded[0]]
-        inner = compiler.within
-        if inner is not None and name in inner.columns:
+        if name in compiler.within:
             raise compiler.mistake(
                 node, f"column {name!r} must be in GROUP BY, or in an aggregate such as max({name})"
             )
@@ -769,115 +684,3 @@ _COMPILED: dict[type, Compiled] = {
     exp.Minute: _named_part("MINUTE"),
     exp.Second: _named_part("SECOND"),
 }
-
-
-def _aggregate(compiler: Compiler, node: Any) -> pl.Expr | None:
-    """Return the result of an aggregate; ``None``: the tree is none."""
-    if not is_aggregate(node):
-        return None
-    aggregates, inner = compiler.aggregates, compiler.within
-    assert aggregates is not None
-    assert inner is not None
-    condition: pl.Expr | None = None
-    call = node
-    while isinstance(call, exp.Filter | exp.IgnoreNulls):
-        if isinstance(call, exp.Filter):
-            condition = inner(call.expression.this)
-        call = call.this
-    make = _AGGREGATES.get(type(call))
-    if make is None:
-        own = [name for name, one in compiler.functions.items() if isinstance(one, UserAggregate)]
-        raise compiler.mistake(
-            node, f"no aggregate {_name(call)!r}; {near(_name(call), [*_AGGREGATE_NAMES, *own])}"
-        )
-    if isinstance(call.this, exp.Distinct) and type(call) is not exp.Count:
-        raise compiler.mistake(node, "DISTINCT is known in count only")
-    for part in call.walk():
-        if part is not call and is_aggregate(part):
-            raise compiler.mistake(part, "an aggregate cannot be of another one")
-
-    def value(tree: Any) -> str:
-        made = inner(tree)
-        return aggregates.argument(made if condition is None else pl.when(condition).then(made))
-
-    return aggregates.once(text_of(node), lambda: make(compiler, call, value, aggregates))
-
-
-def _count(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
-    if isinstance(call.this, exp.Distinct):
-        raise compiler.mistake(
-            call, "count(DISTINCT ...) is not known; use approx_count_distinct(...)"
-        )
-    of = (
-        exp.Literal.number(1) if isinstance(call.this, exp.Star) or call.this is None else call.this
-    )
-    return to.add(agg.count(value(of)))
-
-
-def _count_if(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
-    """Of no condition that is known the number is null, as in DuckDB."""
-    whether = exp.If(this=call.this.copy(), true=exp.Literal.number(1))
-    known = to.add(agg.count(value(call.this)))
-    return pl.when(known > 0).then(to.add(agg.count(value(whether))))
-
-
-def _sum(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
-    """Of no value the sum is null, where that of ``hr.agg.sum`` is 0."""
-    column = value(call.this)
-    return pl.when(to.add(agg.count(column)) > 0).then(to.add(agg.sum(column)))
-
-
-def _of_one(make: Callable[[str], Aggregate]) -> Callable[..., pl.Expr]:
-    return lambda compiler, call, value, to: to.add(make(value(call.this)))
-
-
-def _picked(make: Callable[..., Aggregate]) -> Callable[..., pl.Expr]:
-    return lambda compiler, call, value, to: to.add(
-        make(value(call.this), by=value(call.expression))
-    )
-
-
-def _quantile(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
-    rank = call.args.get("quantile") or call.args.get("expression")
-    at = 0.5 if rank is None else float(compiler.constant(rank, "the rank"))
-    return to.add(agg.quantiles(value(call.this), at=(at,))).list.first()
-
-
-def _of_user(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
-    own = compiler.functions[str(call.name).lower()]
-    assert isinstance(own, UserAggregate)
-    wrong = own.check(len(call.expressions))
-    if wrong is not None or not call.expressions:
-        raise compiler.mistake(call, f"{own.name} {wrong or 'needs an argument'}")
-    return to.add(own.make(*map(value, call.expressions)))
-
-
-_AGGREGATES: dict[type, Callable[..., pl.Expr]] = {
-    exp.Count: _count,
-    exp.CountIf: _count_if,
-    exp.Sum: _sum,
-    exp.Avg: _of_one(agg.mean),
-    exp.Min: _of_one(agg.min),
-    exp.Max: _of_one(agg.max),
-    exp.Stddev: _of_one(agg.stddev),
-    exp.StddevSamp: _of_one(agg.stddev),
-    exp.StddevPop: _of_one(lambda column: agg.stddev(column, 0)),
-    exp.Variance: _of_one(agg.variance),
-    exp.VariancePop: _of_one(lambda column: agg.variance(column, 0)),
-    exp.First: _of_one(agg.first),
-    exp.AnyValue: _of_one(agg.first),
-    exp.Last: _of_one(agg.last),
-    exp.ArgMin: _picked(agg.first),
-    exp.ArgMax: _picked(agg.last),
-    exp.ArrayAgg: _of_one(agg.collect),
-    exp.ApproxDistinct: _of_one(agg.approx_distinct),
-    exp.ApproxQuantile: _quantile,
-    exp.AnonymousAggFunc: _of_user,
-}
-_AGGREGATE_NAMES = sorted(
-    {
-        "count", "count_if", "sum", "avg", "min", "max", "stddev", "stddev_pop", "variance",
-        "var_pop", "first", "any_value", "last", "arg_min", "arg_max", "list",
-        "approx_count_distinct", "approx_quantile", "topk",
-    }
-)  # fmt: skip

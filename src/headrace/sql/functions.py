@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,13 +24,55 @@ from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.introspection import call_mistake, without_optional
 from headrace.graph.types import arrow_type
-from headrace.sql.expressions import UserAggregate, UserFunction
-from headrace.sql.statements import FunctionText, SqlText, near
+from headrace.sql.statements import FunctionText
+from headrace.sql.text import SqlText, near
 
 
-def load_functions(
-    source: SqlText, texts: Sequence[FunctionText]
-) -> Mapping[str, UserFunction | UserAggregate]:
+@dataclass(frozen=True)
+class UserFunction:
+    """A function of the user's own: from the columns of its arguments to one column.
+
+    ``check`` says why so many arguments do not fit; ``call`` has the type of the result in
+    ``kind``.
+    """
+
+    name: str
+    check: Callable[[int], str | None]
+    call: Any
+
+    def __call__(self, arguments: Sequence[pl.Expr]) -> pl.Expr:
+        """Return the expression of a call."""
+        rows = pl.struct([one.alias(f"_{n}") for n, one in enumerate(arguments)])
+        return rows.map_batches(self.call, return_dtype=self.call.kind, is_elementwise=True)
+
+
+@dataclass(frozen=True)
+class UserAggregate:
+    """An aggregate of the user's own: ``make`` returns it for names of columns."""
+
+    name: str
+    check: Callable[[int], str | None]
+    make: Callable[..., Aggregate]
+
+
+Functions = Mapping[str, UserFunction | UserAggregate]
+
+
+def with_functions(tree: Any, functions: Functions) -> Any:
+    """Return a tree in which calls of the user's aggregates are known as such."""
+
+    def own(node: Any) -> Any:
+        known = functions.get(node.name.lower()) if isinstance(node, exp.Anonymous) else None
+        if not isinstance(known, UserAggregate):
+            return node
+        made = exp.AnonymousAggFunc(this=node.this, expressions=node.expressions)
+        made.meta.update(node.meta)
+        return made
+
+    return tree.transform(own) if functions else tree
+
+
+def load_functions(source: SqlText, texts: Sequence[FunctionText]) -> Functions:
     """Import the functions of an app; return what compiles a call of each, by its name.
 
     Raises:

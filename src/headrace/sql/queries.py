@@ -14,84 +14,34 @@ import polars as pl
 from sqlglot import exp
 
 from headrace.graph import agg
-from headrace.graph.aggregates import Aggregate
 from headrace.graph.operators import Site
 from headrace.graph.windows import (
     BOUNDS,
-    Hopping,
-    Session,
-    Sliding,
-    Tumbling,
     Window,
     hopping,
     session,
     sliding,
     tumbling,
 )
+from headrace.sql.aggregates import Aggregates
 from headrace.sql.expressions import (
-    Aggregates,
     Compiler,
-    Functions,
     has_aggregate,
-    is_aggregate,
     text_of,
 )
-from headrace.sql.relations import JoinCompiler, Joining, Relation, Scope, Span
-from headrace.sql.statements import WINDOW, Emit, SqlText, WindowText, near, place_of
+from headrace.sql.functions import Functions
+from headrace.sql.joins import JoinCompiler
+from headrace.sql.ranking import HIDDEN, TOP_K, bound_times, first_rows, is_topk, order_of, top_k
+from headrace.sql.relations import LATE_COLUMN, Joining, Merging, Relation, Scope, Selection, Span
+from headrace.sql.statements import SIDE_OUTPUT, WINDOW, Emit, WindowText
+from headrace.sql.text import SqlText, near, place_of
 
-TOP_K = 10
-"""How many rows ``topk`` keeps where neither the query nor the app says it."""
-
-RANKED, TOP = "_score", "_top"
 AT = "at"
 """The column of totals that says when they were so."""
 
 
-@dataclass(frozen=True)
-class TopK:
-    """``topk``: the key to rank within, the column to rank, that of its score, and how many."""
-
-    keys: tuple[str, ...]
-    item: str
-    name: str
-    count: int
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Selection(Relation):
-    """A ``SELECT``: ``before`` are the columns that are grouped, ``after`` those of the result.
-
-    Without ``window``, aggregates are running totals; without these, rows are made one by one.
-    State is stored under ``name``.
-    """
-
-    name: str
-    site: Site
-    origin: Relation
-    where: pl.Expr | None = None
-    before: tuple[pl.Expr, ...] = ()
-    keys: tuple[str, ...] = ()
-    window: Window | None = None
-    every_ms: int | None = None
-    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
-    having: pl.Expr | None = None
-    after: tuple[pl.Expr, ...] = ()
-    top_k: TopK | None = None
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Merging(Relation):
-    """``UNION ALL``: the rows of all parts, with the names of columns that each has here."""
-
-    name: str
-    site: Site
-    parts: tuple[tuple[Relation, tuple[str, ...]], ...]
-
-
 _REFUSED = {
     "laterals": "LATERAL",
-    "order": "ORDER BY",
-    "limit": "LIMIT",
     "offset": "OFFSET",
     "qualify": "QUALIFY",
     "windows": "WINDOW",
@@ -153,7 +103,8 @@ class QueryCompiler:
         return self._selected(tree)
 
     def _refuse(self, tree: Any) -> None:
-        for part, shown in _REFUSED.items():
+        of_select = {} if isinstance(tree, exp.Select) else {"order": "ORDER BY", "limit": "LIMIT"}
+        for part, shown in {**_REFUSED, **of_select}.items():
             if found := tree.args.get(part):
                 at = found[0] if isinstance(found, list) else found
                 raise self.source.mistake(
@@ -297,7 +248,10 @@ class QueryCompiler:
         )
         grouping = [select.args.get(part) for part in ("distinct", "group", "having")]
         text = read.args.get(WINDOW)
-        if not any(has_aggregate(node) for _, node in items) and grouping == [None] * 3:
+        is_plain = not any(has_aggregate(node) for _, node in items) and grouping == [None] * 3
+        if select.args.get("order") or select.args.get("limit"):
+            return self._limited(select, read, plain, items, scope, common, is_plain=is_plain)
+        if is_plain:
             made = self._rows(plain, items, common)
             if text is not None and not _joins_in_window(relation):
                 raise source.mistake(
@@ -306,13 +260,8 @@ class QueryCompiler:
             if self.emit is not None:
                 raise source.mistake("EMIT is for aggregates", self.emit.place)
             return made
-        if relation.is_changing:
-            raise source.mistake(
-                f"rows of {read.alias_or_name or 'the query'} replace earlier ones, and each would "
-                "count; read what it is made of",
-                place_of(read),
-            )
-        ranked = next(((n, node) for n, node in items if _is_topk(node)), None)
+        self._refuse_changing(relation, read)
+        ranked = next(((n, node) for n, node in items if is_topk(node)), None)
         if text is None:
             if ranked is not None:
                 raise source.mistake(
@@ -324,10 +273,60 @@ class QueryCompiler:
                 raise source.mistake("EMIT is not known together with topk", self.emit.place)
             options = {"allowed_lateness": self.options.get("allowed_lateness", 0)}
             window = self._window(text, options, None)
-            return self._top_k(select, window, plain, items, ranked, common)
+            count = self.options.get("topk", TOP_K)
+            return top_k(select, window, plain, items, ranked, common, count)
         return self._groups(
             select, self._window(text, self.options, self.emit), plain, items, common
         )
+
+    def _refuse_changing(self, relation: Relation, read: Any) -> None:
+        if relation.is_changing:
+            raise self.source.mistake(
+                f"rows of {read.alias_or_name or 'the query'} replace earlier ones, and each would "
+                "count; read what it is made of",
+                place_of(read),
+            )
+
+    def _limited(
+        self,
+        select: exp.Select,
+        read: Any,
+        plain: Compiler,
+        items: Sequence[tuple[str, Any]],
+        scope: Scope,
+        common: Selection,
+        *,
+        is_plain: bool,
+    ) -> Relation:
+        """Compile ``ORDER BY ... LIMIT``: the first rows of each window."""
+        text: WindowText | None = read.args.get(WINDOW)
+        count, order, hidden = order_of(self.source, select, items, scope)
+        at = place_of(select.args["order"])
+        if text is None or text.kind not in ("tumbling", "hopping"):
+            raise self.source.mistake(
+                "ORDER BY ... LIMIT has the first rows of each window: write "
+                f"{read.alias_or_name or 'the table'} [5 minutes]",
+                at,
+            )
+        options = {"late": "drop", "updates": "replace", **self.options}
+        if self.emit is not None or (options["late"], options["updates"]) != ("drop", "replace"):
+            raise self.source.mistake(
+                "ORDER BY ... LIMIT is of windows that are sent once, without EMIT and the option "
+                "late",
+                at if self.emit is None else self.emit.place,
+            )
+        self._refuse_changing(common.origin, read)
+        window = self._window(text, self.options, None)
+        if is_plain:
+            every = [*items, *hidden]
+            made = tuple(plain(node).alias(name) for name, node in every)
+            rows = replace(common, columns=tuple(name for name, _ in every), after=made)
+            return first_rows(rows, window, order, count, [name for name, _ in items])
+        if any(is_topk(node) for _, node in items):
+            raise self.source.mistake("ORDER BY is not known together with topk", at)
+        rows = self._groups(select, window, plain, [*items, *hidden], common)
+        kept = [name for name in rows.columns if name not in dict(hidden)]
+        return first_rows(rows, window, order, count, kept)
 
     def _window(self, text: WindowText, options: Mapping[str, Any], emit: Emit | None) -> Window:
         """Return a window with what is said of late and early results."""
@@ -405,7 +404,8 @@ class QueryCompiler:
         """Return the names and trees of the key: of GROUP BY, or all that is no aggregate."""
         source, group = self.source, select.args.get("group")
         if group is None or group.args.get("all"):
-            own = [(name, node) for name, node in items if not has_aggregate(node)]
+            own = [item for item in items if not item[0].startswith(HIDDEN)]
+            own = [(name, node) for name, node in own if not has_aggregate(node)]
             return [(name, node) for name, node in own if not _is_bound(node)]
         aliases = dict(items)
         found: list[tuple[str, Any]] = []
@@ -446,6 +446,10 @@ class QueryCompiler:
     ) -> Selection:
         """Compile aggregates for each key and window."""
         heads = (*BOUNDS, *window.flags)
+        if window.late == SIDE_OUTPUT:
+            origin = common.origin.columns
+            kept = tuple(pl.col(name).alias(f"{LATE_COLUMN}{name}") for name in origin)
+            common = replace(common, before=kept)
         made, found = self._grouped(select, plain, items, common, heads)
         for head in heads:
             made.setdefault(head, pl.col(head))
@@ -455,7 +459,7 @@ class QueryCompiler:
             window=window,
             after=tuple(made.values()),
             columns=tuple(made),
-            times=_times_of([*items, *bounds], _bound_times(window)),
+            times=_times_of([*items, *bounds], bound_times(window)),
             is_changing=window.is_updated
             or bool(window.early_ms or window.early_rows)
             or bool(window.early_idle_ms),
@@ -526,10 +530,10 @@ class QueryCompiler:
                 place_of(distinct),
             )
         keys = self._group_trees(select, items)
-        aggregates = Aggregates([name for name, _ in keys])
+        aggregates = Aggregates(plain, [name for name, _ in keys])
         known = {name: pl.col(name) for name in (*(name for name, _ in keys), *heads)}
         groups = {text_of(node): pl.col(name) for name, node in keys}
-        after = Compiler(self.source, known, (), aggregates, plain, groups, self.functions)
+        after = Compiler(self.source, known, (), aggregates, plain.columns, groups, self.functions)
         made = {name: after(node).alias(name) for name, node in items}
         having = select.args.get("having")
         condition = None if having is None else after(having.this)
@@ -539,64 +543,10 @@ class QueryCompiler:
         before += [value.alias(name) for name, value in aggregates.arguments.items()]
         return made, replace(
             common,
-            before=tuple(before),
+            before=(*before, *common.before),
             keys=tuple(name for name, _ in keys),
             aggregates=aggregates.found,
             having=condition,
-        )
-
-    def _top_k(
-        self,
-        select: exp.Select,
-        window: Window,
-        plain: Compiler,
-        items: Sequence[tuple[str, Any]],
-        ranked: tuple[str, Any],
-        common: Selection,
-    ) -> Selection:
-        """Rank what is selected before ``topk(score)`` by the highest score that it had.
-
-        The last plain column is what is ranked; those before it are the key that it is ranked
-        within.
-        """
-        source = self.source
-        name, call = ranked
-        place = place_of(call)
-        others = [(n, node) for n, node in items if node is not call]
-        if not others or any(has_aggregate(node) for _, node in others):
-            raise source.mistake(
-                "topk stands alone with the columns of the key and what is ranked: "
-                "SELECT category, event, topk(score) AS score",
-                place,
-            )
-        if not isinstance(window, Tumbling):
-            raise source.mistake("topk is known for windows such as [5 minutes] only", place)
-        for part in ("having", "group", "distinct"):
-            if select.args.get(part) is not None:
-                raise source.mistake(
-                    f"{part.upper()} is not known together with topk, which says what is ranked",
-                    place,
-                )
-        if not 1 <= len(call.expressions) <= 2:
-            raise source.mistake("topk takes a column, and how many rows to keep", place)
-        count = self.options.get("topk", TOP_K)
-        if len(call.expressions) > 1:
-            count = plain.constant(call.expressions[1], "the number of rows")
-            if not isinstance(count, int) or count < 1:
-                raise source.mistake("topk keeps at least one row", place)
-        before = [plain(node).alias(column) for column, node in others]
-        before.append(plain(call.expressions[0]).alias(RANKED))
-        *keys, item = [column for column, _ in others]
-        ordered = dict.fromkeys([*(column for column, _ in items), *BOUNDS])
-        return replace(
-            common,
-            before=tuple(before),
-            keys=(*keys, item),
-            window=window,
-            aggregates={RANKED: agg.max(RANKED)},
-            columns=tuple(ordered),
-            top_k=TopK(tuple(keys), item, name, count),
-            times=_bound_times(window),
         )
 
 
@@ -636,10 +586,6 @@ def _joins_in_window(relation: Relation) -> bool:
     return False
 
 
-def _is_topk(node: Any) -> bool:
-    return is_aggregate(node) and isinstance(node, exp.Anonymous)
-
-
 def _is_bound(node: Any) -> bool:
     return isinstance(node, exp.Column) and node.name in BOUNDS
 
@@ -648,12 +594,3 @@ def _times_of(items: Sequence[tuple[str, Any]], times: Mapping[str, Span]) -> di
     """Return the times of columns that are passed on as they are."""
     plain = [(n, node) for n, node in items if isinstance(node, exp.Column) and not node.table]
     return {name: times[node.name] for name, node in plain if node.name in times}
-
-
-def _bound_times(window: Window) -> dict[str, Span]:
-    """Return how the bounds of a window follow the event time of its result, its last moment."""
-    start, end = BOUNDS
-    if isinstance(window, Tumbling | Hopping | Sliding):
-        begin = 1 - window.size_ms
-        return {start: (begin, begin), end: (1, 1)}
-    return {end: (1, 1)} if isinstance(window, Session) else {}

@@ -1,24 +1,23 @@
-"""What a query of an SQL app reads: tables, joins of them, and what names of columns mean.
+"""Relations, which queries of an SQL app are compiled to, and what names of columns mean.
 
-``Relation`` is the base of what is read and made; ``queries`` makes the others of queries.
-``JoinCompiler`` reads the condition of a join: keys, bounds of event time, and what is left over.
+A relation is data: ``queries`` and ``joins`` make them, ``app`` builds the stream of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 from sqlglot import exp
 
-from headrace.durations import duration_text
-from headrace.errors import InvalidInputError
+from headrace.graph.aggregates import Aggregate
 from headrace.graph.operators import Site
-from headrace.graph.windows import Tumbling, Window
-from headrace.sql.expressions import UNITS, Compiler, Functions
-from headrace.sql.statements import InputTable, SqlText, near, place_of
+from headrace.graph.rankings import Order
+from headrace.graph.windows import Window
+from headrace.sql.statements import SIDE_OUTPUT, InputTable
+from headrace.sql.text import SqlText, near, place_of
 
 Span = tuple[int, int]
 
@@ -79,6 +78,82 @@ class Joining(Relation):
     as_of: str | None = None
     where: pl.Expr | None = None
     after: tuple[pl.Expr, ...] = ()
+
+
+@dataclass(frozen=True)
+class TopK:
+    """``topk``: the key to rank within, the column to rank, that of its score, and how many."""
+
+    keys: tuple[str, ...]
+    item: str
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Selection(Relation):
+    """A ``SELECT``: ``before`` are the columns that are grouped, ``after`` those of the result.
+
+    Without ``window``, aggregates are running totals; without these, rows are made one by one.
+    State is stored under ``name``.
+    """
+
+    name: str
+    site: Site
+    origin: Relation
+    where: pl.Expr | None = None
+    before: tuple[pl.Expr, ...] = ()
+    keys: tuple[str, ...] = ()
+    window: Window | None = None
+    every_ms: int | None = None
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    having: pl.Expr | None = None
+    after: tuple[pl.Expr, ...] = ()
+    top_k: TopK | None = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Merging(Relation):
+    """``UNION ALL``: the rows of all parts, with the names of columns that each has here."""
+
+    name: str
+    site: Site
+    parts: tuple[tuple[Relation, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Limiting(Relation):
+    """``ORDER BY ... LIMIT``: the first rows of each window, in their order.
+
+    ``kept`` are columns of the origin, by some of which it is ordered; ``columns`` are some of
+    these, and the bounds of the window that are not among them.
+    """
+
+    name: str
+    site: Site
+    origin: Relation
+    kept: tuple[str, ...]
+    order: tuple[Order, ...]
+    count: int
+    window: Window
+
+
+LATE_COLUMN = "_late."
+"""What the columns begin with that late rows had before the query."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Late(Relation):
+    """The rows that came too late for a window, as they were before the query."""
+
+    of: Selection
+
+
+def late_of(rows: Relation) -> Late | None:
+    """Return the late rows of a query, if it has them go to a stream of their own."""
+    if not isinstance(rows, Selection) or rows.window is None or rows.window.late != SIDE_OUTPUT:
+        return None
+    return Late(columns=rows.origin.columns, of=rows)
 
 
 @dataclass(frozen=True)
@@ -165,470 +240,3 @@ def _column(head: Any, name: str, inner: list[Any]) -> exp.Column:
     if not inner:
         return exp.Column(this=own)
     return exp.Column(this=inner[-1].copy(), table=own)
-
-
-@dataclass
-class _Bounds:
-    """How much later the right row of a pair may be, in milliseconds, at least and at most.
-
-    ``is_exact``: these say all; otherwise conditions on the columns remain.
-    """
-
-    least: int | None = None
-    most: int | None = None
-    is_exact: bool = True
-
-    def at_least(self, value: int) -> None:
-        self.least = value if self.least is None else max(value, self.least)
-
-    def at_most(self, value: int) -> None:
-        self.most = value if self.most is None else min(value, self.most)
-
-
-@dataclass(frozen=True)
-class JoinCompiler:
-    """Checks and compiles a join of what is left of it with a table or a query.
-
-    Args:
-        source: the text.
-        name: under which its state is stored.
-        site: of its statement.
-        grace_ms: how far behind the watermark rows of streams may be.
-        functions: of the user, by name.
-    """
-
-    source: SqlText
-    name: str
-    site: Site
-    grace_ms: int = 0
-    functions: Functions = field(default_factory=dict)
-
-    def __call__(
-        self,
-        join: exp.Join,
-        left: tuple[Relation, Window | None, Scope],
-        right: tuple[str, Relation, Window | None],
-    ) -> tuple[Joining, Window | None, Scope]:
-        """Return the join, its window if both sides have one, and what names mean behind it.
-
-        Raises:
-            InvalidInputError: it cannot be computed; shows where.
-        """
-        rows, window, scope = left
-        alias, other, other_window = right
-        if alias in scope.tables:
-            raise self._mistake(join.this, f"{alias!r} is there twice: give one a name with AS")
-        how, is_as_of = self._kind(join)
-        names = _free_names(alias, other.columns, rows.columns)
-        scope = Scope(self.source, {**scope.tables, alias: names}, scope.shared)
-        using = [one.name for one in join.args.get("using") or []]
-        on = self._condition(join, scope, alias, using, how)
-        if using:
-            own = {name: scope.named(name)[0] for name in using}
-            scope = replace(scope, shared={**scope.shared, **own})
-        found = _Condition(rows, other, scope, alias, on)
-        if rows.key:
-            raise self._mistake(
-                join.this, "a table with a PRIMARY KEY is the right side: FROM stream JOIN table"
-            )
-        if other.key:
-            if set(other.columns) == set(other.key):
-                raise self._mistake(join.this, f"{alias!r} has no column beside its PRIMARY KEY")
-            if other_window is not None:
-                raise self._mistake(join.this, "a table with a PRIMARY KEY has no window")
-            made = self._with_table(join, rows, other, found, how, is_as_of=is_as_of)
-            return made, window, scope
-        if is_as_of:
-            raise self._mistake(
-                join.this, "ASOF JOIN looks up a table: declare it with a PRIMARY KEY"
-            )
-        made = self._of_streams(join, rows, other, found, how, (window, other_window))
-        return made, window, scope
-
-    def _mistake(self, node: Any, message: str) -> InvalidInputError:
-        return self.source.mistake(message, place_of(node))
-
-    def _kind(self, join: exp.Join) -> tuple[str, bool]:
-        method, side, kind = (
-            str(join.args.get(part) or "").upper() for part in ("method", "side", "kind")
-        )
-        if method not in ("", "ASOF") or kind not in ("", "INNER", "OUTER"):
-            raise self._mistake(
-                join,
-                f"{method or kind} JOIN is not known; expected JOIN, LEFT JOIN, RIGHT JOIN, "
-                "FULL JOIN or ASOF JOIN",
-            )
-        return side.lower() or INNER, method == "ASOF"
-
-    def _condition(
-        self, join: exp.Join, scope: Scope, alias: str, using: Sequence[str], how: str
-    ) -> list[Any]:
-        """Return the parts of the condition that are joined by ``AND``."""
-        if using:
-            if how in (RIGHT, FULL):
-                raise self._mistake(join, f"USING is not known for {how.upper()} JOIN: use ON")
-            before = replace(scope, tables={n: t for n, t in scope.tables.items() if n != alias})
-            made = []
-            for one in join.args["using"]:
-                mine = before.resolved(exp.column(one.copy()))
-                theirs = scope.resolved(exp.column(one.copy(), table=alias))
-                if mine.name not in before.named(one.name):
-                    raise self._mistake(
-                        one,
-                        f"no column {one.name!r} on the left; "
-                        f"{near(one.name, [n for t in before.tables.values() for n in t])}",
-                    )
-                made.append(exp.EQ(this=mine, expression=theirs))
-            return made
-        on = join.args.get("on")
-        if on is None:
-            raise self._mistake(join.this, "a join needs a condition: ON a.key = b.key")
-        return list(
-            scope.resolved(on).flatten() if isinstance(on, exp.And) else [scope.resolved(on)]
-        )
-
-    def _keys(
-        self, join: exp.Join, rows: Relation, found: _Condition, how: str
-    ) -> tuple[list[pl.Expr], list[str]]:
-        """Return the key columns of the left side that are computed, and the names of all."""
-        compiler = Compiler(
-            self.source, {name: pl.col(name) for name in rows.columns}, functions=self.functions
-        )
-        made, names = [], []
-        for number, (mine, _) in enumerate(found.keys):
-            if isinstance(mine, exp.Column) and not mine.table and how in (INNER, LEFT):
-                compiler(mine)
-                names.append(mine.name)
-            else:
-                names.append(f"{self.name}.key{number}")
-                made.append(compiler(mine).alias(names[-1]))
-        if len(set(names)) < len(names):
-            raise self._mistake(join, "a column is compared with two others: compare one in WHERE")
-        return made, names
-
-    def _rest(
-        self,
-        rows: Relation,
-        found: _Condition,
-        rest: Sequence[Any],
-        how: str,
-        of_key: Mapping[str, pl.Expr] | None = None,
-    ) -> pl.Expr | None:
-        """Compile what neither keys nor bounds say; a row without a partner cannot obey it."""
-        if not rest:
-            return None
-        if how != INNER:
-            raise self._mistake(
-                rest[0],
-                f"{how.upper()} JOIN is known with equalities of both sides and bounds of event "
-                "time; filter one side in a query of its own",
-            )
-        columns = {name: pl.col(name) for name in (*rows.columns, *found.names.values())}
-        compiler = Compiler(self.source, columns | dict(of_key or {}), functions=self.functions)
-        parts = [compiler(one) for one in rest]
-        return pl.all_horizontal(parts) if len(parts) > 1 else parts[0]
-
-    def _of_streams(
-        self,
-        join: exp.Join,
-        rows: Relation,
-        other: Relation,
-        found: _Condition,
-        how: str,
-        windows: tuple[Window | None, Window | None],
-    ) -> Joining:
-        window, other_window = windows
-        if (window is None) is not (other_window is None) or window != other_window:
-            raise self._mistake(
-                join.this, "give both sides of the join the same window, or none and bounds of time"
-            )
-        if window is not None and not isinstance(window, Tumbling):
-            raise self._mistake(join.this, "a join is known for windows such as [5 minutes] only")
-        before = after = 0
-        if isinstance(window, Tumbling):
-            rest = [*found.rest, *found.timed]
-            before = after = window.size_ms - 1
-        else:
-            bounds = found.bounds
-            if bounds.least is None or bounds.most is None:
-                raise self._mistake(join.this, found.unbounded())
-            if bounds.least > bounds.most:
-                span = duration_text(bounds.least - bounds.most)
-                raise self._mistake(join, f"no two rows are this near: the bounds miss by {span}")
-            before, after = max(0, -bounds.least), max(0, bounds.most)
-            is_exact = bounds.is_exact and bounds.least <= 0 <= bounds.most
-            rest = found.rest if is_exact else [*found.rest, *found.timed]
-        if not found.keys:
-            found.take_equal_times()
-        if not found.keys:
-            raise self._mistake(join.this, "a join needs a key: ON a.key = b.key")
-        made, names = self._keys(join, rows, found, how)
-        compiler = Compiler(
-            self.source, {n: pl.col(o) for o, n in found.names.items()}, functions=self.functions
-        )
-        keys = [f"{self.name}.key{number}" for number in range(len(found.keys))]
-        computed = [compiler(tree).alias(k) for (_, tree), k in zip(found.keys, keys, strict=True)]
-        columns = [pl.col(old).alias(new) for old, new in found.names.items()]
-        times = {n: (low - after, high) for n, (low, high) in rows.times.items()}
-        theirs = {found.names[n]: (low - before, high) for n, (low, high) in other.times.items()}
-        return Joining(
-            name=self.name,
-            site=self.site,
-            left=rows,
-            right=other,
-            left_made=tuple(made),
-            left_keys=tuple(names),
-            right_made=(*columns, *computed),
-            right_keys=tuple(keys),
-            added={name: name for name in found.names.values()},
-            how=how,
-            before_ms=before,
-            after_ms=after,
-            window=window,
-            grace_ms=self.grace_ms,
-            where=self._rest(rows, found, rest, how),
-            after=tuple(map(pl.col, (*rows.columns, *found.names.values()))),
-            columns=(*rows.columns, *found.names.values()),
-            times=(times if how in (INNER, LEFT) else {})
-            | (theirs if how in (INNER, RIGHT) else {}),
-            is_total=rows.is_total and other.is_total,
-            is_changing=rows.is_changing or other.is_changing,
-        )
-
-    def _with_table(
-        self,
-        join: exp.Join,
-        rows: Relation,
-        table: Relation,
-        found: _Condition,
-        how: str,
-        *,
-        is_as_of: bool,
-    ) -> Joining:
-        if how not in (INNER, LEFT):
-            raise self._mistake(join, f"a stream and a table have no {how.upper()} JOIN")
-        rest = [*found.rest, *found.timed]
-        if is_as_of:
-            order = next((one for one in found.timed if found.is_as_of(one)), None)
-            if order is None:
-                raise self._mistake(
-                    join.this,
-                    "ASOF JOIN needs the event times of both: ON a.key = b.key AND a.at >= b.at",
-                )
-            rest.remove(order)
-        of_key: dict[str, Any] = {}
-        for mine, theirs in found.keys:
-            name = found.old(theirs) or ""
-            if name in table.key and name not in of_key:
-                of_key[name] = (mine, theirs)
-            else:
-                rest.append(exp.EQ(this=mine, expression=theirs))
-        missing = [name for name in table.key if name not in of_key]
-        if missing:
-            raise self._mistake(
-                join.this,
-                f"a join with a table compares all of its PRIMARY KEY; {missing[0]!r} is missing",
-            )
-        found.keys[:] = [of_key[name] for name in table.key]
-        made, names = self._keys(join, rows, found, how)
-        added = {new: old for old, new in found.names.items() if old not in table.key}
-        # The table's row has its key from the left side. A row that is there has a column beside
-        # its key: one without deletes the key.
-        own = dict(zip(table.key, names, strict=True))
-        columns = {found.names[old]: pl.col(name) for old, name in own.items()}
-        where = self._rest(rows, found, rest, how, columns)
-        is_there = pl.any_horizontal([pl.col(name).is_not_null() for name in added])
-        of_table = [
-            pl.col(new)
-            if old not in own
-            else pl.col(own[old]).alias(new)
-            if how == INNER
-            else pl.when(is_there).then(pl.col(own[old])).alias(new)
-            for old, new in found.names.items()
-        ]
-        return Joining(
-            name=self.name,
-            site=self.site,
-            left=rows,
-            right=table,
-            left_made=tuple(made),
-            left_keys=tuple(names),
-            right_made=(),
-            right_keys=table.key,
-            added=added,
-            how=how,
-            as_of=EVENT if is_as_of else NOW,
-            where=where,
-            after=(*map(pl.col, rows.columns), *of_table),
-            columns=(*rows.columns, *found.names.values()),
-            times=rows.times,
-            is_total=rows.is_total,
-            is_changing=rows.is_changing,
-        )
-
-
-def _free_names(alias: str, columns: Sequence[str], taken: Sequence[str]) -> dict[str, str]:
-    """Return what columns of a table are called beside those that there are."""
-    made: dict[str, str] = {}
-    for column in columns:
-        name = column
-        while name in taken or name in made.values() or (name != column and name in columns):
-            name = f"{alias}.{name}"
-        made[column] = name
-    return made
-
-
-class _Condition:
-    """The parts of a join's condition, sorted.
-
-    ``keys`` are pairs of expressions of either side, ``timed`` the parts that say how near rows
-    are in event time, which ``bounds`` sums up, ``rest`` all others.
-    """
-
-    def __init__(
-        self,
-        rows: Relation,
-        other: Relation,
-        scope: Scope,
-        alias: str,
-        parts: Sequence[Any],
-    ) -> None:
-        self._rows, self._scope, self.names = rows, scope, scope.tables[alias]
-        self._times = {self.names[name]: span for name, span in other.times.items()}
-        self.keys: list[tuple[Any, Any]] = []
-        self._equal_times: list[tuple[Any, Any]] = []
-        self.timed: list[Any] = []
-        self.rest: list[Any] = []
-        self.bounds = _Bounds()
-        for part in parts:
-            self._take(part.unnest())
-
-    def old(self, tree: Any) -> str | None:
-        """Return the name in the right table of a plain column."""
-        olds = {new: old for old, new in self.names.items()}
-        return olds.get(tree.name) if isinstance(tree, exp.Column) and not tree.table else None
-
-    def take_equal_times(self) -> None:
-        """Compare by event times where there is no other key."""
-        self.keys += self._equal_times
-
-    def is_as_of(self, part: Any) -> bool:
-        """Say whether a part is that the row of the table is not later than that of the stream."""
-        if not isinstance(part, exp.GTE | exp.LTE):
-            return False
-        one, other = (part.this, part.expression)
-        if isinstance(part, exp.LTE):
-            one, other = other, one
-        mine, theirs = _offset(one), _offset(other)
-        return (
-            mine is not None
-            and theirs is not None
-            and (mine[1], theirs[1]) == (0, 0)
-            and self._rows.times.get(mine[0]) == (0, 0)
-            and self._times.get(theirs[0]) == (0, 0)
-        )
-
-    def unbounded(self) -> str:
-        """Say how rows can be near."""
-        shown = {
-            own: f"{table}.{name}"
-            for table, names in self._scope.tables.items()
-            for name, own in names.items()
-        }
-        mine, theirs = (
-            next(map(shown.get, times), None) for times in (self._rows.times, self._times)
-        )
-        how = "or give both sides the same window, such as [5 minutes]"
-        if mine is None or theirs is None:
-            side = "left" if mine is None else "right"
-            return (
-                "rows of a join must be near in event time, and the "
-                f"{side} side has no column with it: select it there, {how}"
-            )
-        return (
-            f"rows of a join must be near in event time: add AND {theirs} BETWEEN {mine} - "
-            f"INTERVAL 10 MINUTES AND {mine} + INTERVAL 10 MINUTES, {how}"
-        )
-
-    def _side(self, tree: Any) -> str | None:
-        """Return the side that all columns of an expression are of."""
-        found = {column.table or column.name for column in tree.find_all(exp.Column)}
-        if found and found <= set(self._rows.columns):
-            return LEFT
-        return RIGHT if found and found <= set(self.names.values()) else None
-
-    def _take(self, part: Any) -> None:
-        bounds = list(self._bounds_of(part))
-        if bounds:
-            for column, value, is_least in bounds:
-                self._bound(column, value, is_least=is_least)
-            self.timed.append(part)
-        if isinstance(part, exp.EQ):
-            sides = self._side(part.this), self._side(part.expression)
-            pair = (part.this, part.expression)
-            if sides == (RIGHT, LEFT):
-                pair, sides = (part.expression, part.this), (LEFT, RIGHT)
-            if sides == (LEFT, RIGHT):
-                (self._equal_times if bounds else self.keys).append(pair)
-                return
-        if not bounds:
-            self.rest.append(part)
-
-    def _bound(self, columns: tuple[str, str], value: int, *, is_least: bool) -> None:
-        """Take a bound of how much a column of the right side is more than one of the left."""
-        mine, theirs = self._rows.times[columns[0]], self._times[columns[1]]
-        if is_least:
-            self.bounds.at_least(value - theirs[1] + mine[0])
-        else:
-            self.bounds.at_most(value - theirs[0] + mine[1])
-        self.bounds.is_exact &= mine[0] == mine[1] and theirs[0] == theirs[1]
-
-    def _bounds_of(self, part: Any) -> Iterator[tuple[tuple[str, str], int, bool]]:
-        """Yield the columns, a bound, and whether it is the least, that a comparison is."""
-        if isinstance(part, exp.Between):
-            yield from self._compared(part.this, part.args["low"], exp.GTE)
-            yield from self._compared(part.this, part.args["high"], exp.LTE)
-        elif isinstance(part, exp.EQ):
-            yield from self._compared(part.this, part.expression, exp.GTE)
-            yield from self._compared(part.this, part.expression, exp.LTE)
-        elif isinstance(part, exp.GTE | exp.GT | exp.LTE | exp.LT):
-            yield from self._compared(part.this, part.expression, type(part))
-
-    def _compared(
-        self, one: Any, other: Any, kind: type
-    ) -> Iterator[tuple[tuple[str, str], int, bool]]:
-        first, second = _offset(one), _offset(other)
-        if first is None or second is None:
-            return
-        is_more = kind in (exp.GTE, exp.GT)
-        if first[0] in self._rows.times and second[0] in self._times:
-            first, second, is_more = second, first, not is_more
-        if first[0] not in self._times or second[0] not in self._rows.times:
-            return
-        strict = 1 if kind in (exp.GT, exp.LT) else 0
-        value = second[1] - first[1] + (strict if is_more else -strict)
-        yield (second[0], first[0]), value, is_more
-
-
-def _offset(tree: Any) -> tuple[str, int] | None:
-    """Return a column and what is added to it, in milliseconds; ``None``: it is something else."""
-    tree = tree.unnest()
-    if isinstance(tree, exp.Column):
-        return None if tree.table else (tree.name, 0)
-    if not isinstance(tree, exp.Add | exp.Sub):
-        return None
-    column, by = _offset(tree.this), tree.expression.unnest()
-    if column is None:
-        return None
-    if isinstance(by, exp.Interval):
-        unit = UNITS.get(str(by.args.get("unit") or "").upper())
-        if unit is None or not isinstance(by.this, exp.Literal):
-            return None
-        value = round(float(by.this.this) * unit) / 1000
-    elif isinstance(by, exp.Literal) and not by.is_string:
-        value = float(by.this)
-    else:
-        return None
-    if value != round(value):
-        return None
-    return column[0], column[1] + (round(value) if isinstance(tree, exp.Add) else -round(value))

@@ -3,15 +3,14 @@
 The grammar of a query is DuckDB's, with a window in brackets behind a table or a query in
 brackets: ``[5 minutes]``, ``[1 hour every 5 minutes]``, ``[sliding 1 hour]``,
 ``[session 30 minutes]``. The statements around it are those of Puma (seed 003, Figure 2),
-``CREATE STREAM`` and ``CREATE VIEW``.
+``CREATE STREAM``, ``CREATE VIEW``, and ``INSERT INTO`` what ``CREATE SINK`` declares.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
@@ -20,52 +19,17 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
+from headrace.sql.text import Named, Place, SqlText, near, place_of
 
 WINDOW = "window"
 """Of a table or query that is read: the ``WindowText`` behind it."""
 
-TABLE, STREAM, VIEW = "table", "stream", "view"
+TABLE, STREAM, VIEW, INSERT = "table", "stream", "view", "insert"
+
+SIDE_OUTPUT = "side_output"
+"""The option ``late`` of queries whose late rows go to a stream of their own."""
 
 _NAMES = (TokenType.STRING, TokenType.IDENTIFIER)
-
-
-class Place(NamedTuple):
-    """A piece of the text, by the offsets of its first character and of the one behind it."""
-
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
-class SqlText:
-    """The text of an app, and the name of its file, for messages."""
-
-    text: str
-    file: str = "query"
-
-    def mistake(self, message: str, place: Place) -> InvalidInputError:
-        """Return an error that shows a place in the text."""
-        before = self.text[: place.begin]
-        line = before.count("\n") + 1
-        start = before.rfind("\n") + 1
-        end = self.text.find("\n", place.begin)
-        shown = self.text[start : len(self.text) if end < 0 else end]
-        column = place.begin - start
-        width = max(1, min(place.end, start + len(shown)) - place.begin)
-        mark = "".join("\t" if letter == "\t" else " " for letter in shown[:column]) + "^" * width
-        return InvalidInputError(f"{self.file}:{line}:{column + 1}: {message}\n  {shown}\n  {mark}")
-
-    def line(self, place: Place) -> int:
-        """Return the number of the line where a place begins, from 1 on."""
-        return self.text.count("\n", 0, place.begin) + 1
-
-
-@dataclass(frozen=True)
-class Named:
-    """A name in the text."""
-
-    text: str
-    place: Place
 
 
 @dataclass(frozen=True)
@@ -103,6 +67,24 @@ class FunctionText:
 
 
 @dataclass(frozen=True)
+class OptionText:
+    """An option of a sink: a text, a number, a truth value, or a list of these."""
+
+    name: Named
+    value: Any
+
+
+@dataclass(frozen=True)
+class SinkText:
+    """``CREATE SINK``: its columns, with types or without, or none, and its options."""
+
+    name: Named
+    columns: tuple[Named, ...]
+    types: tuple[exp.DataType | None, ...]
+    options: tuple[OptionText, ...]
+
+
+@dataclass(frozen=True)
 class Emit:
     """``EMIT``: when results are sent that are not final.
 
@@ -121,6 +103,7 @@ class Emit:
 class Query:
     """``CREATE TABLE``, ``STREAM`` or ``VIEW``: a name and the query that makes its rows.
 
+    Of ``INSERT INTO``, the name is that of the sink, and ``into`` has the columns that it names.
     ``options`` are those of the app, and its own.
     """
 
@@ -129,6 +112,7 @@ class Query:
     tree: exp.Query
     emit: Emit | None
     options: Mapping[str, int | str]
+    into: tuple[Named, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -144,32 +128,15 @@ class Statements:
     queries: tuple[Query, ...] = ()
     options: Mapping[str, int | str] = field(default_factory=dict)
     functions: tuple[FunctionText, ...] = ()
+    sinks: tuple[SinkText, ...] = ()
 
     def lines(self) -> list[tuple[int, str]]:
         """Return where each statement with rows is, and its first words, in the order of lines."""
         found = [(one.name, f"CREATE INPUT TABLE {one.name.text}") for one in self.inputs]
-        found += [(one.name, f"CREATE {one.kind.upper()} {one.name.text}") for one in self.queries]
+        for one in self.queries:
+            verb = "INSERT INTO" if one.kind == INSERT else f"CREATE {one.kind.upper()}"
+            found.append((one.name, f"{verb} {one.name.text}"))
         return sorted((self.source.line(name.place), text) for name, text in found)
-
-
-def place_of(node: Any) -> Place:
-    """Return where a part of a query is in the text."""
-    found = [n.meta for n in node.walk() if "start" in n.meta]
-    if not found:
-        parent = node.parent
-        return Place(0, 1) if parent is None else place_of(parent)
-    begin = min(int(meta["start"]) for meta in found)
-    return Place(begin, max(int(meta["end"]) for meta in found) + 1)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest of some names."""
-    names = sorted(known)
-    found = difflib.get_close_matches(name.lower(), names, 1)
-    if found:
-        return f"did you mean {found[0]!r}?"
-    listed = ", ".join(names) if len(names) <= 12 else f"{', '.join(names[:12])}, ..."
-    return f"expected {listed}" if names else "there is none"
 
 
 def _window(source: SqlText, begin: Token, words: Sequence[Token]) -> WindowText:
@@ -203,13 +170,7 @@ def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Q
     if not words:
         raise source.mistake("expected a query: SELECT ... FROM ...", Place(0, 1))
     words, windows = _without_windows(source, words)
-    try:
-        (tree,) = DuckDB().parser().parse(words, source.text)
-    except ParseError as error:
-        found = error.errors[0]
-        at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
-        text = str(found["description"]).rstrip(".").lower()
-        raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
+    tree = parse_words(source, words)
     if not isinstance(tree, exp.Query):
         place = Place(words[0].start, words[0].end + 1)
         raise source.mistake("expected one query: SELECT ... FROM ...", place)
@@ -217,6 +178,27 @@ def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Q
         name = read.args.get("alias") if isinstance(read, exp.Subquery) else read.this
         if name is not None:
             read.set(WINDOW, windows.get(place_of(name).begin))
+    return tree
+
+
+def parse_words(source: SqlText, words: Sequence[Token] | None = None) -> Any:
+    """Return the tree of one statement or expression.
+
+    Raises:
+        InvalidInputError: it is none; shows where.
+    """
+    try:
+        tree, *others = (
+            DuckDB().parser().parse(list(_tokens(source) if words is None else words), source.text)
+        )
+    except ParseError as error:
+        found = error.errors[0]
+        at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
+        text = str(found["description"]).rstrip(".").lower()
+        raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
+    if tree is None or others:
+        end = len(source.text)
+        raise source.mistake("expected one expression", Place(0, max(1, end)))
     return tree
 
 
@@ -323,10 +305,19 @@ def parse_app(source: SqlText) -> Statements:
 OPTIONS: dict[str, tuple[str, ...] | type] = {
     "topk": int,
     "allowed_lateness": str,
-    "late": ("drop", "update"),
+    "late": ("drop", "update", SIDE_OUTPUT),
     "updates": ("replace", "retract", "add"),
 }
 """Options of apps and queries: a number, a duration (``str``), or one of some words."""
+
+
+def parse_stream_query(source: SqlText) -> tuple[exp.Query, Emit | None]:
+    """Return a query over streams, and the ``EMIT`` behind it.
+
+    Raises:
+        InvalidInputError: it is none; shows where.
+    """
+    return _Reader(source).query(_tokens(source))
 
 
 class _Reader:
@@ -338,6 +329,7 @@ class _Reader:
         self._inputs: list[InputTable] = []
         self._queries: list[Query] = []
         self._functions: list[FunctionText] = []
+        self._sinks: list[SinkText] = []
         self._options: dict[str, int | str] = {}
         self._words: list[Token] = []
         self._at = 0
@@ -355,12 +347,17 @@ class _Reader:
             tuple(self._queries),
             self._options,
             tuple(self._functions),
+            tuple(self._sinks),
         )
 
     def read(self, words: list[Token]) -> None:
         """Read one statement."""
         self._words, self._at = words, 0
-        self._expect("CREATE")
+        if self._takes("INSERT"):
+            self._expect("INTO")
+            self._query(INSERT)
+            return
+        self._expect("CREATE", "INSERT INTO")
         if self._takes("APPLICATION"):
             self._application()
         elif self._takes("INPUT"):
@@ -368,10 +365,14 @@ class _Reader:
             self._input()
         elif self._takes("FUNCTION"):
             self._function()
+        elif self._takes("SINK"):
+            self._sink()
         elif kind := next(filter(self._takes, (TABLE.upper(), STREAM.upper(), VIEW.upper())), None):
             self._query(kind.lower())
         else:
-            self._fail("expected CREATE APPLICATION, FUNCTION, INPUT TABLE, TABLE, STREAM or VIEW")
+            self._fail(
+                "expected CREATE APPLICATION, FUNCTION, INPUT TABLE, SINK, TABLE, STREAM or VIEW"
+            )
 
     def _application(self) -> None:
         if self._name is not None:
@@ -523,19 +524,79 @@ class _Reader:
         self._end()
         self._functions.append(FunctionText(name, target))
 
+    def _sink(self) -> None:
+        name = self._named("a sink")
+        columns, types = list[Named](), list[exp.DataType | None]()
+        if self._takes("("):
+            while True:
+                columns.append(self._named("a column"))
+                types.append(self._type())
+                if not self._takes(","):
+                    break
+            self._expect(")")
+        if any(types) and not all(types):
+            raise self._source.mistake("give the types of all columns, or of none", name.place)
+        self._expect("WITH")
+        self._expect("(")
+        options = []
+        while True:
+            key = self._named("an option")
+            self._expect("=")
+            options.append(OptionText(key, self._constant()))
+            if not self._takes(","):
+                break
+        self._expect(")")
+        self._end()
+        self._sinks.append(SinkText(name, tuple(columns), tuple(types), tuple(options)))
+
+    def _constant(self) -> Any:
+        """Take a text, a number, a truth value, or a list of these in brackets."""
+        word = self._next()
+        if word.text == "(":
+            found = [self._constant()]
+            while self._takes(","):
+                found.append(self._constant())
+            self._expect(")")
+            return found
+        if word.token_type is TokenType.NUMBER:
+            return int(word.text) if word.text.isdigit() else float(word.text)
+        if word.text.upper() in ("TRUE", "FALSE"):
+            return word.text.upper() == "TRUE"
+        if word.token_type not in _NAMES:
+            self._fail("expected a text in quotes, a number, TRUE, FALSE or a list", word)
+        return word.text
+
+    def _is_query(self) -> bool:
+        """Say whether a query is next, in brackets or without."""
+        words = self._words[self._at :]
+        return any(word.text.upper() in ("SELECT", "WITH", "FROM") for word in words[:2])
+
     def _query(self, kind: str) -> None:
-        name = self._named(f"a {kind}")
-        options = {**self._options, **self._with()}
-        self._expect("AS")
+        name = self._named("a sink" if kind == INSERT else f"a {kind}")
+        into: list[Named] = []
+        if kind == INSERT:
+            into = [] if self._is_query() else self._names("a column")
+            options = self._options
+        else:
+            options = {**self._options, **self._with()}
+            self._expect("AS")
+        tree, emit = self._tree()
+        self._queries.append(Query(name, kind, tree, emit, options, tuple(into)))
+
+    def query(self, words: list[Token]) -> tuple[exp.Query, Emit | None]:
+        """Return a query, and the ``EMIT`` behind it, of words that are nothing else."""
+        self._words, self._at = words, 0
+        return self._tree()
+
+    def _tree(self) -> tuple[exp.Query, Emit | None]:
         end = next(
             (n for n in range(self._at, len(self._words)) if self._words[n].text.upper() == "EMIT"),
             len(self._words),
         )
         words, self._at = self._words[self._at : end], end
-        if not words:
+        if not words and self._words:
             self._fail("expected a query: SELECT ... FROM ...")
-        tree = parse_query(self._source, words)
-        self._queries.append(Query(name, kind, tree, self._emit(), options))
+        return parse_query(self._source, words), self._emit()
 
     def _emit(self) -> Emit | None:
         """Take ``EMIT``, if it is there."""

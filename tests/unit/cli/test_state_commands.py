@@ -232,8 +232,9 @@ def test_keys_of_several_kinds_are_text(driver: TestDriver) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("spent", "--where", "total >"), "is no condition"),
-        (("spent", "--where", "tota > 3"), "the columns are ['user', 'total', 'last', 'names']"),
+        (("spent", "--where", "total >"), "--where:1:7: this is no SQL that is known here"),
+        (("spent", "--where", "tota > 3"), "--where:1:1: no column 'tota'; did you mean 'total'?"),
+        (("spent", "--where", "user"), "the columns are ['user', 'total', 'last', 'names']"),
         (("windows", "--from", "a"), "use --where instead"),
         (("spent", "--from", "a", "--prefix", "b"), "give either --prefix"),
         (("spend",), "has no store 'spend'; it has spent, items, mixed, lost, shop.timers"),

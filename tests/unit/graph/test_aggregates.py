@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from headrace.errors import InvalidInputError
 from headrace.graph import agg
 from headrace.graph.aggregates import Aggregate, PartialRow
-from headrace.graph.row_aggregates import Monoid
+from headrace.graph.rankings import FirstRows, Order
+from headrace.graph.row_aggregates import Monoid, Unique
 from headrace.graph.types import polars_schema
 
 SCHEMA = pa.schema(
@@ -78,6 +79,17 @@ def _values(rows: Sequence[Row], column: str) -> list[Any]:
     return [value for value in found if not (isinstance(value, float) and math.isnan(value))]
 
 
+def _different(rows: Sequence[Row], column: str) -> list[Any]:
+    """Return each value once, in the order of arrival; NaN is one."""
+    found = [row[column] for row in rows if row[column] is not None]
+    shown = ["NaN" if isinstance(v, float) and math.isnan(v) else v for v in found]
+    return list(dict.fromkeys(shown))
+
+
+def _share(flags: list[bool]) -> float | None:
+    return sum(flags) / len(flags) if flags else None
+
+
 def _mean(rows: Sequence[Row]) -> float | None:
     values = _values(rows, "number")
     return sum(values) / len(values) if values else None
@@ -87,6 +99,14 @@ def _top(rows: Sequence[Row]) -> list[Row]:
     ranked = [row for row in rows if row["real"] is not None and not math.isnan(row["real"])]
     ranked.sort(key=lambda row: (-row["real"], row["text"] is None, row["text"] or ""))
     return [{name: row[name] for name in ("real", "text")} for row in ranked[:3]]
+
+
+def _first_rows(rows: Sequence[Row]) -> list[Row]:
+    def rank(row: Row) -> tuple[Any, ...]:
+        number, text = row["number"], row["text"]
+        return (number is not None, -(number or 0), text is None, text or "")
+
+    return [{n: row[n] for n in ("text", "number")} for row in sorted(rows, key=rank)[:3]]
 
 
 def _picked(rows: Sequence[Row], *, least: bool) -> str | None:
@@ -127,6 +147,21 @@ MODELS: dict[str, tuple[Aggregate, Any]] = {
         agg.collect("number", "text"),
         lambda rows: [{name: row[name] for name in ("number", "text")} for row in rows],
     ),
+    "count distinct": (agg.count_distinct("number"), lambda rows: len(_different(rows, "number"))),
+    "count distinct floats": (
+        agg.count_distinct("real"),
+        lambda rows: len(_different(rows, "real")),
+    ),
+    "count distinct times": (agg.count_distinct("at"), lambda rows: len(_different(rows, "at"))),
+    "sum of distinct": (
+        Unique("number", "sum"),
+        lambda rows: sum(_different(rows, "number")) if _different(rows, "number") else None,
+    ),
+    "mean of distinct flags": (
+        Unique("flag", "mean"),
+        lambda rows: _share(_different(rows, "flag")),
+    ),
+    "values once": (agg.distinct("text"), lambda rows: _different(rows, "text")),
     "distinct text": (
         agg.approx_distinct("text", 32),
         lambda rows: len(set(_values(rows, "text"))),
@@ -145,6 +180,10 @@ MODELS: dict[str, tuple[Aggregate, Any]] = {
         lambda rows: _often(_values(rows, "text"), "text", 9),
     ),
     "frequent": (agg.frequent("number", 2, 32), lambda rows: _often(_values(rows, "number"))),
+    "first rows": (
+        FirstRows(("text", "number"), (Order("number", is_descending=True, nulls_first=True),), 3),
+        _first_rows,
+    ),
     "monoid": (spread(), lambda rows: show_spread(fold_spread(to_frame(rows)))),
     "monoid by frame": (
         spread(fold_frame=fold_spread),
@@ -171,7 +210,8 @@ rows_strategy = st.lists(
     max_size=12,
 )
 STEPWISE = (
-    *("top k", "monoid", "first by", "last by", "collect", "distinct", "quantiles", "frequent"),
+    *("top k", "count distinct", "sum of distinct", "mean of distinct", "values once", "monoid"),
+    *("first rows", "first by", "last by", "collect", "distinct", "quantiles", "frequent"),
 )
 """Aggregates whose running results are made row by row."""
 
@@ -278,6 +318,25 @@ def test_accumulating_shows_each_prefix(name: str, rows: list[Row]) -> None:
         assert expected(name, rows[: at + 1])[row["key"]] == results[at]
 
 
+@quick
+@given(rows=rows_strategy)
+def test_what_follows_is_shown_for_each_row_and_whole_in_the_last(rows: list[Row]) -> None:
+    aggregate = agg.count_distinct("real").bind(SCHEMA)
+    lifted = to_frame(rows).select("key", *aggregate.lift("p."))
+    made = aggregate.follow(lifted, "key", "p.")
+    assert made is not None
+    frame = lifted.with_columns(made)
+    assert lifted.schema == frame.schema
+    for at, row in enumerate(rows):
+        mine = [other for other in rows[: at + 1] if other["key"] == row["key"]]
+        assert len(_different(mine, "real")) == frame["p.count"][at]
+    lasts = dict(frame.group_by("key").last().select("key", "p.values").iter_rows())
+    whole = dict(combined(aggregate, lifted).select("key", "p.values").iter_rows())
+    assert {k: list(map(repr, v)) for k, v in whole.items()} == {
+        k: list(map(repr, v)) for k, v in lasts.items()
+    }
+
+
 @law
 def test_every_form_gives_exactly_the_declared_types(name: str) -> None:
     aggregate = bound(name)
@@ -306,10 +365,13 @@ def test_sum_of_integers_beyond_64_bits_is_refused_in_every_form() -> None:
     lifted = to_frame(rows).select("key", *total.lift("p."))
     running = total.accumulate("p.")
     assert running is not None
+    once = Unique("number", "sum").bind(SCHEMA)
+    two = partials(once, [{"key": 1, "number": 2**62 + n} for n in range(2)])
     for fails in (
         lambda: partials(total, rows),
         lambda: combined(total, half, half),
         lambda: lifted.with_columns(step.over("key") for step in running),
+        lambda: two.select(once.result("p.")),
     ):
         with pytest.raises(pl.exceptions.InvalidOperationError, match="i128` to `i64` failed"):
             fails()

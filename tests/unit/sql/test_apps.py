@@ -30,7 +30,7 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
     [
         ("", "1:1", "an app begins with its name"),
         ("CREATE APPLICATION a", "1:20", "the app makes nothing"),
-        (HEAD + "DROP TABLE orders", "3:1", "expected CREATE; found 'DROP'"),
+        (HEAD + "DROP TABLE orders", "3:1", "expected CREATE or INSERT INTO; found 'DROP'"),
         (HEAD + "CREATE SOMETHING v", "3:8", "expected CREATE APPLICATION, FUNCTION"),
         (HEAD + "CREATE VIEW v AS SELECT 1", "3:25", "the query reads nothing"),
         (HEAD + TABLE.replace("user,", "usr,"), "3:29", "no column 'usr'; did you mean 'user'?"),
@@ -65,10 +65,44 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
         (HEAD + TABLE.replace(" AS total", ""), "3:35", "a computed column needs a name"),
         (HEAD + TABLE + " GROUP BY at", "3:29", "column 'user' must be in GROUP BY"),
         (HEAD + TABLE + " WHERE sum(amount) > 1", "3:86", "WHERE is before grouping"),
-        (HEAD + TABLE + " ORDER BY user", "3:89", "ORDER BY is not known"),
+        (HEAD + TABLE + " ORDER BY user", "3:89", "ORDER BY needs LIMIT, and a window"),
+        (HEAD + TABLE + " LIMIT 3", "3:86", "LIMIT needs ORDER BY"),
+        (HEAD + TABLE + " ORDER BY total LIMIT 0", "3:101", "LIMIT takes a whole number"),
+        (HEAD + TABLE + " ORDER BY totl LIMIT 2", "3:89", "no column 'totl'; did you mean 'total'"),
+        (HEAD + TABLE + " ORDER BY amount LIMIT 2", "3:89", "column 'amount' must be in GROUP"),
+        (HEAD + TABLE + " ORDER BY 3 LIMIT 2", "3:89", "there is no column 3"),
+        (HEAD + TABLE + " ORDER BY 1 LIMIT 2 OFFSET 1", "3:", "OFFSET is not known"),
+        (HEAD + RUNNING + " ORDER BY 1 LIMIT 2", "3:", "has the first rows of each window"),
+        (
+            HEAD + TABLE.replace("[5", "[session 5") + " ORDER BY 1 LIMIT 2",
+            "3:",
+            "the first rows of each window: write orders [5 minutes]",
+        ),
+        (HEAD + TABLE + " ORDER BY 1 LIMIT 2 EMIT FINAL", "3:99", "of windows that are sent once"),
+        (
+            HEAD
+            + TABLE.replace("sums", "sums WITH (late = 'side_output')")
+            + " ORDER BY 1 LIMIT 2",
+            "3:",
+            "of windows that are sent once",
+        ),
+        (
+            HEAD
+            + "CREATE VIEW sums_late AS SELECT user FROM orders;"
+            + TABLE.replace("sums", "sums WITH (late = 'side_output')"),
+            "3:",
+            "late rows of 'sums' are called 'sums_late': rename the other one",
+        ),
+        (HEAD + TABLE.replace("sum(", "topk(") + " ORDER BY 1 LIMIT 2", "3:", "with topk"),
         (HEAD + TABLE + " JOIN orders ON true", "3:", "'orders' is there twice: give one a name"),
         (HEAD + TABLE.replace("sum(amount)", "sum(sum(amount))"), "3:", "of another one"),
-        (HEAD + TABLE.replace("sum(amount)", "count(distinct amount)"), "3:", "approx_count"),
+        (
+            HEAD + TABLE.replace("sum(", "stddev(DISTINCT "),
+            "3:35",
+            "DISTINCT is known in count, sum, avg, min, max",
+        ),
+        (HEAD + TABLE.replace("sum(", "count(DISTINCT at, "), "3:54", "DISTINCT is of one expr"),
+        (HEAD + TABLE.replace("sum(", "count(DISTINCT a"), "3:50", "did you mean 'amount'?"),
         (HEAD + TABLE.replace("sum(amount)", "'x"), "3:", "a quote or a comment has no end"),
         (HEAD + f"{TABLE};\n{TABLE}", "4:14", "'sums' is there twice"),
         (HEAD + "CREATE TABLE t AS SELECT user FROM orders", "3:14", "a table has aggregates"),
@@ -89,7 +123,7 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
         (HEAD + TABLE.replace("user,", "o.user,"), "3:", "no table 'o' here; expected"),
         (HEAD + TABLE.replace("user,", "orders.usr,"), "3:", "no column 'usr' in 'orders'; did"),
         (HEAD + WITHIN.replace("FROM orders", "FROM ordrs"), "3:", "did you mean 'orders'?"),
-        (HEAD + WITHIN.replace("ORDER", "LIMIT 3"), "3:78", "LIMIT is not known in a query"),
+        (HEAD + WITHIN.replace("ORDER", "LIMIT 3"), "3:78", "LIMIT needs ORDER BY"),
         (HEAD + WITHIN.replace("q.user", "q.usr"), "3:27", "no column 'usr' in 'q'; did you"),
         (HEAD + WITHIN.replace(" AS q", " AS q(a, b)"), "3:", "columns cannot be renamed here"),
         (HEAD + "CREATE STREAM s AS SELECT user FROM orders [1 minute]", "3:44", "a window is for"),
@@ -121,6 +155,57 @@ def test_a_mistake_is_shown_where_it_is(text: str, place: str, message: str) -> 
         load_app(SqlText(text, "app.sql"))
     assert str(caught.value).startswith(f"app.sql:{place}")
     assert message in str(caught.value)
+
+
+SINK = "CREATE SINK files WITH (connector = 'parquet', folder = '/lake')"
+INTO = "INSERT INTO files SELECT user, amount FROM orders"
+
+
+@pytest.mark.parametrize(
+    ("sink", "query", "at", "message"),
+    [
+        (SINK, INTO.replace("files", "fils"), "fils", "no sink 'fils'; did you mean 'files'?"),
+        (SINK, INTO.replace("usr", "user").replace("amount", "amout"), "amout", "'amount'?"),
+        (SINK, f"{INTO}; {INTO}", "files", "sink 'files' has rows of another INSERT"),
+        (SINK, TABLE, "files", "nothing is sent to sink 'files': remove it, or add INSERT INTO"),
+        (SINK, f"{INTO}; CREATE VIEW v AS SELECT user FROM files", "files", "no table 'files'"),
+        (SINK, f"{INTO}; {TABLE.replace('sums', 'files')}", "files", "'files' is there twice"),
+        (SINK.replace("parquet", "parket"), INTO, "connector", "did you mean 'parquet'?"),
+        (SINK.replace("connector", "conector"), INTO, "files", "needs a connector"),
+        (SINK.replace("folder", "path"), INTO, "path", "has no option 'path'; expected"),
+        (SINK.replace(", folder = '/lake'", ""), INTO, "connector", "needs the option 'folder'"),
+        (SINK.replace("'/lake'", "lake + 1"), INTO, "lake", "expected a text in quotes, a number"),
+        (SINK.replace("'/lake'", "'/lake', merge_bytes = 0"), INTO, "files", "merge_bytes"),
+        (
+            SINK.replace("files", "files(user)"),
+            INTO,
+            "user, am",
+            "takes user; the query has user, a",
+        ),
+        (
+            SINK.replace("files", "files(u, a)"),
+            INTO.replace("files", "files (u, b)"),
+            "b)",
+            "sink 'files' has no column 'b'; expected a, u",
+        ),
+        (SINK.replace("files", "files(u INT, a)"), INTO, "files", "the types of all columns"),
+        (
+            "CREATE SINK files WITH (connector = 'warehouse')",
+            INTO,
+            "user, amount FROM",
+            "select the event time of rows, or add time = 'column'",
+        ),
+        (SINK, "INSERT files", "files", "expected INTO; found 'files'"),
+    ],
+)
+def test_a_mistake_in_a_sink_is_shown_where_it_is(
+    sink: str, query: str, at: str, message: str
+) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        load_app(SqlText(f"{HEAD}{sink};\n{query}", "app.sql"))
+    shown = caught.value.message.splitlines()
+    assert message in shown[0]
+    assert shown[1][shown[2].index("^") :].startswith(at)
 
 
 JOIN_HEAD = """CREATE APPLICATION shop;

@@ -15,6 +15,7 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
+from headrace import extras, plugins
 from headrace.coordinator.inspection.store_view import ALL_ROWS, Range, StoreView
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_key, key_group
@@ -198,28 +199,40 @@ def matching(batches: Iterable[pa.RecordBatch], where: str | None) -> Iterator[p
     if where is None:
         yield from batches
         return
-    try:
-        condition = pl.sql_expr(where)
-    except pl.exceptions.PolarsError as error:
-        raise InvalidInputError(
-            f"--where {where!r} is no condition: {error}; write a column whose name is a "
-            'word of SQL in double quotes, such as "user"'
-        ) from error
+    conditions: dict[tuple[str, ...], pl.Expr] = {}
     for batch in batches:
+        names = tuple(batch.schema.names)
+        if names not in conditions:
+            conditions[names] = _condition(where, names)
         frame = pl.from_arrow(batch)
         assert isinstance(frame, pl.DataFrame)
         try:
-            mask = frame.select(condition.alias("kept"))["kept"].cast(pl.Boolean, strict=True)
+            mask = frame.select(conditions[names].alias("kept"))["kept"]
+            mask = mask.cast(pl.Boolean, strict=True)
         except pl.exceptions.PolarsError as error:
             reason = str(error).splitlines()[0].partition("; valid columns")[0]
             raise InvalidInputError(
-                f"--where {where!r}: {reason}; the columns are {batch.schema.names}"
+                f"--where {where!r}: {reason}; the columns are {list(names)}"
             ) from error
         if len(mask) == 1:
             mask = mask.extend_constant(mask[0], batch.num_rows - 1)
         kept = batch.filter(mask.fill_null(value=False).to_arrow())
         if kept.num_rows:
             yield kept
+
+
+def _condition(where: str, columns: Sequence[str]) -> pl.Expr:
+    """Return a condition; without ``headrace[sql]``, Polars reads it, which is enough for most."""
+    if extras.lacking("sqlglot", "--where") is None:
+        found: pl.Expr = plugins.load(plugins.QUERIES, "where")(where, columns, "--where")
+        return found
+    try:
+        return pl.sql_expr(where)
+    except pl.exceptions.PolarsError as error:
+        raise InvalidInputError(
+            f"--where {where!r} is no condition: {error}; write a column whose name is a "
+            'word of SQL in double quotes, such as "user"'
+        ) from error
 
 
 def limited(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

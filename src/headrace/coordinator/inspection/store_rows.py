@@ -18,7 +18,8 @@ from headrace.coordinator.catalog import AggregateEntry, StoreEntry
 from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
 from headrace.errors import CorruptDataError, InternalError
 from headrace.graph.aggregates import Aggregate, Count, Extreme, Mean, Sum, Variance
-from headrace.graph.row_aggregates import Collect, Pick, TopK
+from headrace.graph.rankings import FirstRows, TopK
+from headrace.graph.row_aggregates import Collect, Pick, Unique
 from headrace.graph.sketches import Distinct, Frequent, Quantiles
 from headrace.plan.stages import TIME
 from headrace.records.keys import decode_key
@@ -37,7 +38,7 @@ KNOWN: dict[str, type[Aggregate]] = {
     kind.__name__: kind
     for kind in (
         *(Count, Sum, Mean, Extreme, TopK, Variance, Pick, Collect),
-        *(Distinct, Quantiles, Frequent),
+        *(Unique, FirstRows, Distinct, Quantiles, Frequent),
     )
 }
 _MOMENT = pa.timestamp("us", tz="UTC")

@@ -86,13 +86,25 @@ class Aggregation:
         """Return the columns that users see."""
         return self._guarded(lambda: partials.select(self._results))
 
-    def accumulated(self, frame: pl.DataFrame, group: str) -> pl.DataFrame:
-        """Replace each row's partial by the running combination within its group, in order."""
-        return self._guarded(lambda: self._accumulate(frame, group))
+    def accumulated(
+        self, frame: pl.DataFrame, group: str, *, is_last_kept: bool = False
+    ) -> pl.DataFrame:
+        """Replace each row's partial by the running combination within its group, in order.
 
-    def _accumulate(self, frame: pl.DataFrame, group: str) -> pl.DataFrame:
+        Args:
+            frame: partial rows.
+            group: the column that says whose a row is.
+            is_last_kept: only the last row of a group is combined with others; the others are
+                only shown.
+        """
+        return self._guarded(lambda: self._accumulate(frame, group, is_last_kept=is_last_kept))
+
+    def _accumulate(self, frame: pl.DataFrame, group: str, *, is_last_kept: bool) -> pl.DataFrame:
         expressions: list[pl.Expr] = []
         for prefix, aggregate in self._all:
+            if is_last_kept and (made := aggregate.follow(frame, group, prefix)) is not None:
+                frame = frame.with_columns(made)
+                continue
             running = aggregate.accumulate(prefix)
             if running is None:
                 frame = self._fold(frame, group, self._columns[prefix], aggregate)

@@ -120,7 +120,7 @@ class PartialTable(ABC, Generic[_Keys]):
             ],
             how="vertical_relaxed",
         )
-        totals = self.aggregation.accumulated(both, _NUMBER)
+        totals = self.aggregation.accumulated(both, _NUMBER, is_last_kept=True)
         newest = totals.group_by(_NUMBER).last().sort(_NUMBER)
         self.put(keys, newest[self.partials][order])
         return totals.slice(old.height).drop(_NUMBER)
