@@ -8,8 +8,8 @@ one process of one slot: exchange, state, changelog and commit as ever. A second
 out. Rows in are those of the streams that the query reads, rows out those that it sends.
 
 DuckDB then makes a table of the same rows, which it has in memory, and the results are compared.
-``ratio`` is its time of the processor by Headrace's; rates ``per_core_s`` are by this time, as those
-of the clock depend on what else runs. DuckDB reads all at once and stores nothing: its rate says
+``ratio`` is its time of the processor by Headrace's; rates ``per_core_s`` are by this time, as rates
+by the clock depend on what else runs. DuckDB reads all at once and stores nothing: its rate says
 what the machine can do.
 
 With ``--kill``, q5, q7, q8 and q18 run as ``headrace run --standalone``, are killed by signal 9
@@ -44,6 +44,7 @@ from headrace.bench.nexmark import (
     query_names,
 )
 from headrace.bench.readwrite import bench_settings
+from headrace.bench.stores import markdown
 from headrace.bus.address import open_bus
 from headrace.bus.bus import Bus
 from headrace.bus.spec import StreamSpec
@@ -65,7 +66,7 @@ def streams_of(app: SqlApp) -> list[str]:
     return sorted({table.stream.text for table in app.statements.inputs})
 
 
-def append(bus: Bus, stream: str, table: pa.Table, begin: int, end: int) -> int:
+def append_rows(bus: Bus, stream: str, table: pa.Table, begin: int, end: int) -> int:
     """Append rows by their numbers, in turn to the partitions; return how many."""
     for turn, at in enumerate(range(begin, end, APPEND_ROWS)):
         rows = table.slice(at, min(APPEND_ROWS, end - at)).combine_chunks()
@@ -105,10 +106,10 @@ def measure(name: str, tables: Mapping[str, pa.Table], events: int, home: Path) 
             for stream in read
         }
         for stream, rows in parts.items():
-            append(driver.bus, stream, tables[stream], 0, rows)
+            append_rows(driver.bus, stream, tables[stream], 0, rows)
         driver.run()
         count = sum(
-            append(driver.bus, stream, tables[stream], parts[stream], len(tables[stream]))
+            append_rows(driver.bus, stream, tables[stream], parts[stream], len(tables[stream]))
             for stream in read
         )
         began, processor = time.perf_counter(), time.process_time()
@@ -179,7 +180,7 @@ def kill(name: str, tables: Mapping[str, pa.Table], home: Path) -> dict[str, Any
         for stream in streams_of(app):
             table = tables[stream]
             bus.create(StreamSpec(stream, PARTITIONS, table.schema, time="dateTime"))
-            append(bus, stream, table, 0, len(table))
+            append_rows(bus, stream, table, 0, len(table))
     command = [str(Path(sys.executable).with_name("headrace")), "run", "--standalone"]
     command += ["--bounded", "--json", "--set", "job.tasks=2"]
     command += ["--set", f"epoch.max_rows={EPOCH_ROWS // 10}", str(QUERIES / f"{name}.sql")]
@@ -210,14 +211,28 @@ def kill(name: str, tables: Mapping[str, pa.Table], home: Path) -> dict[str, Any
     return {**figures, "is_equal": is_equal}
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> str:
+SHOWN = {
+    "query": "query",
+    "rows_in": "rows in",
+    "rows_out": "rows out",
+    "rows_per_s": "rows/s",
+    "rows_per_core_s": "rows/s of a core",
+    "duckdb_rows_per_s": "DuckDB, rows/s",
+    "duckdb_rows_per_core_s": "DuckDB, rows/s of a core",
+    "ratio": "ratio of a core",
+    "kills": "killed",
+    "epochs": "epochs",
+    "is_equal": "equal",
+}
+
+
+def table_of(results: Sequence[Mapping[str, Any]]) -> str:
     """Return figures as a table in Markdown."""
-    heads = list(rows[0])
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for row in rows:
-        cells = [f"{row[h]:,}" if type(row[h]) is int else str(row[h]) for h in heads]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    names = [name for name in SHOWN if name in results[0]]
+    rows = [tuple(SHOWN[name] for name in names)]
+    for one in results:
+        rows.append(tuple(f"{one[n]:,}" if type(one[n]) is int else str(one[n]) for n in names))
+    return markdown(rows)
 
 
 def main() -> None:
@@ -240,8 +255,6 @@ def main() -> None:
             shutil.rmtree(home, ignore_errors=True)
         if given.json:
             print(json.dumps(rows[-1]), flush=True)
-        elif not given.kill:
-            print(rows[-1], file=sys.stderr, flush=True)
     if not given.json:
         print(table_of(rows))
     if not all(row["is_equal"] for row in rows):
