@@ -8,9 +8,9 @@ one process of one slot: exchange, state, changelog and commit as ever. A second
 out. Rows in are those of the streams that the query reads, rows out those that it sends.
 
 DuckDB then makes a table of the same rows, which it has in memory, and the results are compared.
-``ratio`` is its time of the processor by Headrace's; rates ``per_core_s`` are by this time, as rates
-by the clock depend on what else runs. DuckDB reads all at once and stores nothing: its rate says
-what the machine can do.
+``ratio`` is its time of the processor by Headrace's. Rates ``per_core_s`` are by this time, because
+rates by the clock depend on what else runs. DuckDB reads all at once and stores nothing: its rate
+says what the machine can do.
 
 With ``--kill``, q5, q7, q8 and q18 run as ``headrace run --standalone``, are killed by signal 9
 several times and started again; what they come to is compared in the same way.
@@ -230,8 +230,10 @@ def table_of(results: Sequence[Mapping[str, Any]]) -> str:
     """Return figures as a table in Markdown."""
     names = [name for name in SHOWN if name in results[0]]
     rows = [tuple(SHOWN[name] for name in names)]
-    for one in results:
-        rows.append(tuple(f"{one[n]:,}" if type(one[n]) is int else str(one[n]) for n in names))
+    rows += [
+        tuple(f"{one[n]:,}" if type(one[n]) is int else str(one[n]) for n in names)
+        for one in results
+    ]
     return markdown(rows)
 
 
