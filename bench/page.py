@@ -12,6 +12,7 @@
     python bench/batch.py --out docs/benchmarks/batch.jsonl             # about five minutes
     python bench/stateful.py --out docs/benchmarks/stateful.jsonl       # about two minutes
     python bench/dataframes.py --out docs/benchmarks/dataframes.json    # a minute
+    python bench/nexmark.py --json > docs/benchmarks/nexmark.jsonl      # about two minutes
     python bench/page.py [--check]                              # writes the page
 
 Text outside the marks ``<!-- name -->`` and ``<!-- /name -->`` is left as it is; ``--check`` writes
@@ -29,6 +30,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nexmark import table_of as nexmark
 from pyspark_tables import TABLES as BESIDE_PYSPARK
 
 from headrace.bench.stores import Row, markdown, ratios, rows_of
@@ -275,6 +277,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "reprocessing": ("reprocessing.jsonl", beside_live),
     "reprocessing-rates": ("reprocessing.jsonl", reprocessed),
     "members": ("members.jsonl", members),
+    "nexmark": ("nexmark.jsonl", nexmark),
     **BESIDE_PYSPARK,
 }
 

@@ -221,6 +221,15 @@ CHANGING = {
         GROUP BY user EMIT EARLY IDLE '20 seconds';""",
     "late": """CREATE TABLE found WITH (allowed_lateness = '10 minutes', late = 'update') AS
         SELECT user, count(*) AS n, sum(units) AS units FROM orders [1 minute] GROUP BY user;""",
+    "last row": """CREATE TABLE found AS SELECT user, at, units * 2 AS twice FROM orders
+        QUALIFY row_number() OVER (PARTITION BY user ORDER BY at DESC) = 1;""",
+    "least row": """CREATE TABLE found AS SELECT user, at, amount FROM (
+            SELECT *, row_number() OVER (PARTITION BY user ORDER BY amount, at DESC) AS r
+            FROM orders) WHERE r <= 1;""",
+    "first rows": """CREATE TABLE found AS SELECT * FROM (
+            SELECT user, at, units, country, row_number() OVER
+                (PARTITION BY user ORDER BY units DESC NULLS FIRST, country, at) AS place
+            FROM orders WHERE ok) WHERE place < 4 EMIT EVERY '1 minute';""",
     "late, dropped": """CREATE TABLE found WITH (allowed_lateness = '10 minutes') AS
         SELECT user, count(*) AS n, sum(units) AS units FROM orders [1 minute] GROUP BY user
         EMIT FINAL;""",
@@ -230,8 +239,22 @@ CHANGING = {
             ON o.user = r.user AND r.at BETWEEN o.at AND o.at + {MINUTE}) [5 minutes]
         GROUP BY user;""",
 }
-"""Tables of which the last row of each user and window counts."""
+"""Tables of which the last row of each user, window and place counts."""
 
+RANKED = {
+    "first rows": """CREATE TABLE found AS SELECT user, at, amount,
+            row_number() OVER (PARTITION BY user ORDER BY amount DESC, at) AS place
+        FROM orders [5 minutes] QUALIFY place <= 3;""",
+    "first row of all": """CREATE TABLE found AS SELECT at, user, upper(country) AS c
+        FROM orders [10 minutes every 5 minutes] WHERE ok
+        QUALIFY 2 > row_number() OVER (ORDER BY units % 3 NULLS FIRST, at DESC);""",
+    "numbers of a subquery": """CREATE TABLE found AS
+        SELECT country, sum(place * units) AS n FROM (
+            SELECT country, units, row_number() OVER
+                (PARTITION BY country, user ORDER BY user DESC, at) AS place
+            FROM orders [1 minute]) AS r [5 minutes] WHERE place <= 2 AND units > 0
+        GROUP BY country;""",
+}
 ONCE = {
     "distinct": "CREATE STREAM found AS SELECT DISTINCT user, country FROM orders;",
     "groups": "CREATE TABLE found AS SELECT units % 2 AS odd FROM orders GROUP BY units % 2;",
@@ -280,7 +303,7 @@ def check(statements: str, dice: random.Random, *, is_changing: bool = False) ->
     Args:
         statements: of the app, without the inputs.
         dice: makes rows and epochs.
-        is_changing: whether the last row of each user and window counts.
+        is_changing: whether the last row of each user, window and place counts.
     """
     streams = {
         "orders": (ORDERS, orders(dice, 150)),
@@ -307,13 +330,13 @@ def check(statements: str, dice: random.Random, *, is_changing: bool = False) ->
         tables["users"] = pa.Table.from_pylist(list(last.values()), schema=pa.schema(USERS))
     expected = in_duckdb(text, tables)
     for name, rows in found.items():
-        last = {(row.get("user"), row.get("window_start")): row for row in rows}
+        last = {(row.get("user"), row.get("window_start"), row.get("place")): row for row in rows}
         compared = list(last.values()) if is_changing else rows
         assert_same(compared, expected[name], f"{name} of {statements}")
     return sum(map(len, found.values()))
 
 
-CASES = WITHIN | MERGED | LIMITED | JOINED | TABLES | ONCE
+CASES = WITHIN | MERGED | LIMITED | RANKED | JOINED | TABLES | ONCE
 
 
 @pytest.mark.parametrize("name", CASES)

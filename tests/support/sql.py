@@ -96,6 +96,15 @@ def _with_windows(connection: Any, select: exp.Select, ctes: str) -> None:
         other = join.this.alias_or_name
         same = f"{name}.window_start is not distinct from {other}.window_start"
         join.set("on", exp.and_(join.args["on"], parse_one(same, read="duckdb")))
+    places = [*select.expressions, *filter(None, [select.args.get("qualify")])]
+    if rankings := [one for place in places for one in place.find_all(exp.Window)]:
+        for ranking in rankings:
+            own = ranking.args.get("partition_by") or []
+            ranking.set("partition_by", [*own, *(exp.column(b, table=name) for b in BOUNDS)])
+        select.set(
+            "expressions", [*select.expressions, *(exp.column(b, table=name) for b in BOUNDS)]
+        )
+        return
     _limit_each(select, name)
     is_grouped = any(item.find(exp.AggFunc) for item in select.expressions)
     if not is_grouped and not select.args.get("distinct") and not select.args.get("group"):

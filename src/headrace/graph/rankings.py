@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
+import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -19,6 +21,8 @@ from headrace.graph.aggregates import (
     ordered_type,
 )
 from headrace.graph.types import polars_type
+
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,51 @@ class FirstRows(Aggregate):
         """Return the first of two."""
         both = pl.concat_list(pl.col(f"{earlier}first"), pl.col(f"{later}first"))
         return [self._first(both).alias(f"{later}first")]
+
+    def follow(self, frame: pl.DataFrame, group: str, prefix: str) -> list[pl.Series] | None:
+        """Return the best so far."""
+        if not frame.height:
+            return None
+        groups = frame[group].to_numpy()
+        order = np.argsort(groups, kind="stable")
+        is_first = np.diff(groups[order], prepend=groups[order[:1]] - 1) != 0
+        lists = frame[f"{prefix}first"][order]
+        best = self._first_so_far if self.k == 1 else self._best_so_far
+        return [best(lists, is_first)[np.argsort(order)].alias(f"{prefix}first")]
+
+    def _first_so_far(self, lists: pl.Series, is_first: Mask) -> pl.Series:
+        """Return the first row so far: the least rank among all rows, within each group."""
+        order, has_none, place = self.whole, "has none", "place"
+        row = lists.list.first().struct
+        keys = [row.field(one.column).alias(f"{n}") for n, one in enumerate(order)]
+        frame = pl.DataFrame([(lists.list.len() == 0).alias(has_none), *keys])
+        ranked = frame.with_row_index(place).sort(
+            frame.columns,
+            descending=[False, *(one.is_descending for one in order)],
+            nulls_last=[True, *(not one.nulls_first for one in order)],
+            maintain_order=True,
+        )
+        rows = ranked[place].to_numpy().astype(np.int64)
+        count = len(rows)
+        ranks = np.empty(count, np.int64)
+        ranks[rows] = np.arange(count)
+        # Later groups have lower numbers, so that no group sees those before it.
+        below = (count - np.cumsum(is_first)) * count
+        best: pl.Series = lists[rows[np.minimum.accumulate(ranks + below) - below]]
+        return best
+
+    def _best_so_far(self, lists: pl.Series, is_first: Mask) -> pl.Series:
+        """Return the best so far, by doubling: of two rows each, then of four, of eight."""
+        count, step = len(lists), 1
+        places = np.arange(count) - np.flatnonzero(is_first)[np.cumsum(is_first) - 1]
+        while len(rows := np.flatnonzero(places >= step)):
+            both = pl.DataFrame({"earlier": lists[rows - step], "later": lists[rows]})
+            best = both.select(self._first(pl.concat_list("earlier", "later"))).to_series()
+            chosen = np.arange(count)
+            chosen[rows] = np.arange(count, count + len(rows))
+            lists = pl.concat([lists, best])[chosen]
+            step *= 2
+        return lists
 
     def result(self, prefix: str) -> pl.Expr:
         """Return the list."""

@@ -33,17 +33,13 @@ from headrace.sql.functions import Functions
 from headrace.sql.joins import JoinCompiler
 from headrace.sql.ranking import HIDDEN, TOP_K, bound_times, first_rows, is_topk, order_of, top_k
 from headrace.sql.relations import LATE_COLUMN, Joining, Merging, Relation, Scope, Selection, Span
+from headrace.sql.row_numbers import AT, Ranking, RankingCompiler, is_ranked, with_qualify
 from headrace.sql.statements import SIDE_OUTPUT, WINDOW, Emit, WindowText
 from headrace.sql.text import SqlText, near, place_of
-
-AT = "at"
-"""The column of totals that says when they were so."""
-
 
 _REFUSED = {
     "laterals": "LATERAL",
     "offset": "OFFSET",
-    "qualify": "QUALIFY",
     "windows": "WINDOW",
     "sample": "USING SAMPLE",
     "pivots": "PIVOT",
@@ -226,10 +222,11 @@ class QueryCompiler:
 
     def _selected(self, select: exp.Select) -> Relation:
         source = self.source
+        select = with_qualify(select)
         relation, window, scope, read = self._read(select)
         items = list(self._projections(select, scope))
         select = select.copy()
-        for part in ("where", "group", "having"):
+        for part in ("where", "group", "having", "qualify"):
             if (tree := select.args.get(part)) is not None:
                 select.set(part, scope.resolved(tree, dict(items)))
         plain = Compiler(
@@ -248,6 +245,9 @@ class QueryCompiler:
         )
         grouping = [select.args.get(part) for part in ("distinct", "group", "having")]
         text = read.args.get(WINDOW)
+        if is_ranked(select):
+            self._refuse_changing(relation, read)
+            return self._ranking(select, plain, items, common, text)
         is_plain = not any(has_aggregate(node) for _, node in items) and grouping == [None] * 3
         if select.args.get("order") or select.args.get("limit"):
             return self._limited(select, read, plain, items, scope, common, is_plain=is_plain)
@@ -286,6 +286,32 @@ class QueryCompiler:
                 "count; read what it is made of",
                 place_of(read),
             )
+
+    def _ranking(
+        self,
+        select: exp.Select,
+        plain: Compiler,
+        items: Sequence[tuple[str, Any]],
+        common: Selection,
+        text: WindowText | None,
+    ) -> Ranking:
+        """Compile the first rows of each key."""
+        when: Window | int | None = None
+        if text is None:
+            when = self._every()
+        else:
+            if self.emit is not None:
+                raise self.source.mistake(
+                    "EMIT is not known together with ROW_NUMBER() and a window", self.emit.place
+                )
+            options = {"allowed_lateness": self.options.get("allowed_lateness", 0)}
+            when = self._window(text, options, None)
+        compiler = RankingCompiler(self.source, self.functions)
+        own = {part: getattr(common, part) for part in ("name", "site", "origin", "where")}
+        times = {} if not isinstance(when, Window) else bound_times(when)
+        found = compiler(select, items, plain, own, when)
+        bounds = [(name, exp.column(name)) for name in BOUNDS]
+        return replace(found, times=_times_of([*items, *bounds], times))
 
     def _limited(
         self,
@@ -476,23 +502,17 @@ class QueryCompiler:
 
         Without an aggregate, the first row of a key is all there is to send.
         """
-        source, emit = self.source, self.emit
+        source = self.source
         having = select.args.get("having")
         if having is not None:
             raise source.mistake(
                 "HAVING needs a window: a total that is sent and no longer fits would stay",
                 place_of(having.this),
             )
-        if emit is not None and (emit.is_early or emit.every_ms is None):
-            raise source.mistake(
-                "totals without a window have no end: write EMIT EVERY '1 minute', or a window "
-                "such as [5 minutes]",
-                emit.place,
-            )
-        every = None if emit is None else emit.every_ms
+        every = self._every()
         has_totals = any(has_aggregate(node) for _, node in items)
-        if emit is not None and not has_totals:
-            raise source.mistake("EMIT is for aggregates", emit.place)
+        if self.emit is not None and not has_totals:
+            raise source.mistake("EMIT is for aggregates", self.emit.place)
         heads = () if every is None else (AT,)
         made, found = self._grouped(select, plain, items, common, heads)
         for head in heads:
@@ -513,6 +533,19 @@ class QueryCompiler:
             is_changing=has_totals,
             key=found.keys if has_totals else (),
         )
+
+    def _every(self) -> int | None:
+        """Return how often results without a window are sent, if not with each row."""
+        emit = self.emit
+        if emit is None:
+            return None
+        if emit.is_early or emit.every_ms is None:
+            raise self.source.mistake(
+                "totals without a window have no end: write EMIT EVERY '1 minute', or a window "
+                "such as [5 minutes]",
+                emit.place,
+            )
+        return emit.every_ms
 
     def _grouped(
         self,

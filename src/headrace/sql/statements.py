@@ -47,6 +47,7 @@ class InputTable:
     """``CREATE INPUT TABLE``: columns of a stream, with types or without, and its event time.
 
     With a ``key``, the last row of each key counts; only then can it be without ``time``.
+    ``is_proctime``: the event time is the clock of the epoch that reads a row.
     """
 
     name: Named
@@ -56,6 +57,7 @@ class InputTable:
     stream: Named
     time: Named | None
     lateness_ms: int | None
+    is_proctime: bool = False
 
 
 @dataclass(frozen=True)
@@ -443,8 +445,14 @@ class _Reader:
         if not key or self._rest():
             self._expect("TIME")
             time = self._named("the column of the event time")
+        is_proctime = time is not None and time.text.upper() == "PROCTIME" and self._takes("(")
+        if is_proctime:
+            self._expect(")")
+            time = None
         lateness: int | None = None
         if self._takes("LATENESS"):
+            if is_proctime:
+                self._fail("rows by PROCTIME() are never late: no LATENESS", self._words[-1])
             lateness = self._duration(self._next(), least=0)
         self._end()
         known = [column.text for column in columns]
@@ -471,6 +479,7 @@ class _Reader:
                 Named(stream.text, Place(stream.start, stream.end + 1)),
                 time,
                 lateness,
+                is_proctime,
             )
         )
 

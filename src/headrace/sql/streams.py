@@ -11,7 +11,7 @@ import pyarrow as pa
 from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
 from headrace.graph import agg
-from headrace.graph.builder import Graph, Stream
+from headrace.graph.builder import Graph, Stream, processing_time
 from headrace.graph.introspection import site_at
 from headrace.graph.joins import Table
 from headrace.graph.operators import Site
@@ -32,6 +32,7 @@ from headrace.sql.relations import (
     Selection,
     TopK,
 )
+from headrace.sql.row_numbers import Ranking, ranked
 from headrace.sql.statements import OPTIONS, SIDE_OUTPUT, parse_stream_query
 from headrace.sql.text import SqlText, near
 
@@ -157,9 +158,11 @@ class StreamBuilder:
             return self._limited(rows)
         if isinstance(rows, Late):
             return self._late(rows)
-        assert isinstance(rows, Selection)
+        assert isinstance(rows, Selection | Ranking)
         origin = self.stream(rows.origin)
         with site_at(rows.site):
+            if isinstance(rows, Ranking):
+                return ranked(origin, rows)
             return self._selected(origin, rows)
 
     def _input(self, rows: Reading) -> Stream:
@@ -170,10 +173,11 @@ class StreamBuilder:
         lateness = {}
         if table.lateness_ms is not None:
             lateness = {"out_of_orderness": in_ms(table.lateness_ms)}
+        time = processing_time() if table.is_proctime else None
         with site_at(rows.site):
             return self._graph.input(
                 table.stream.text,
-                time=None if table.time is None else table.time.text,
+                time=time if table.time is None else table.time.text,
                 schema=self._schemas.get(name),
                 name=name,
                 **lateness,  # type: ignore[arg-type]

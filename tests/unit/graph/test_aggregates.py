@@ -184,6 +184,10 @@ MODELS: dict[str, tuple[Aggregate, Any]] = {
         FirstRows(("text", "number"), (Order("number", is_descending=True, nulls_first=True),), 3),
         _first_rows,
     ),
+    "first row": (
+        FirstRows(("text", "number"), (Order("number", is_descending=True, nulls_first=True),), 1),
+        lambda rows: _first_rows(rows)[:1],
+    ),
     "monoid": (spread(), lambda rows: show_spread(fold_spread(to_frame(rows)))),
     "monoid by frame": (
         spread(fold_frame=fold_spread),
@@ -211,7 +215,7 @@ rows_strategy = st.lists(
 )
 STEPWISE = (
     *("top k", "count distinct", "sum of distinct", "mean of distinct", "values once", "monoid"),
-    *("first rows", "first by", "last by", "collect", "distinct", "quantiles", "frequent"),
+    *("first row", "first by", "last by", "collect", "distinct", "quantiles", "frequent"),
 )
 """Aggregates whose running results are made row by row."""
 
@@ -335,6 +339,19 @@ def test_what_follows_is_shown_for_each_row_and_whole_in_the_last(rows: list[Row
     assert {k: list(map(repr, v)) for k, v in whole.items()} == {
         k: list(map(repr, v)) for k, v in lasts.items()
     }
+
+
+@pytest.mark.parametrize("name", ["first rows", "first row"])
+@quick
+@given(rows=rows_strategy)
+def test_first_rows_follow_row_by_row(name: str, rows: list[Row]) -> None:
+    aggregate = bound(name)
+    lifted = to_frame(rows).select("key", *aggregate.lift("p."))
+    frame = lifted.with_columns(aggregate.follow(lifted, "key", "p.") or [])
+    assert lifted.schema == frame.schema
+    results = frame.select(aggregate.result("p.").alias("result"))["result"].to_list()
+    for at, row in enumerate(rows):
+        assert expected(name, rows[: at + 1])[row["key"]] == results[at]
 
 
 @law

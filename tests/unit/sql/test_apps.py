@@ -113,6 +113,11 @@ UNION = "CREATE STREAM s AS SELECT user FROM orders UNION ALL SELECT user"
             "only",
         ),
         (HEAD.replace("TIME at", "TIME ta") + TABLE, "2:", "table 'orders' has no column 'ta'"),
+        (
+            HEAD.replace("TIME at", "TIME PROCTIME() LATENESS '1s'") + TABLE,
+            "2:",
+            "never late: no LATENESS",
+        ),
         (HEAD.replace("user,", "user BIGNUM,") + TABLE, "2:", "type"),
         (
             HEAD.replace("user,", "user BIGINT,") + TABLE,
@@ -206,6 +211,68 @@ def test_a_mistake_in_a_sink_is_shown_where_it_is(
     shown = caught.value.message.splitlines()
     assert message in shown[0]
     assert shown[1][shown[2].index("^") :].startswith(at)
+
+
+NUMBER = "row_number() OVER (PARTITION BY user ORDER BY amount)"
+
+
+@pytest.mark.parametrize(
+    ("query", "at", "message"),
+    [
+        (f"SELECT user, {NUMBER} AS n FROM orders", "row_number", "ROW_NUMBER() is known to keep"),
+        (f"SELECT user FROM orders QUALIFY {NUMBER} = 2", "row_number", "QUALIFY ROW_NUMBER()"),
+        (f"SELECT user FROM orders QUALIFY {NUMBER} <= 0", "row_number", "known to keep the first"),
+        (f"SELECT user FROM orders QUALIFY {NUMBER} > 2", "row_number", "known to keep the first"),
+        (f"SELECT user FROM orders QUALIFY {NUMBER} <= price", "price", "how many rows to keep"),
+        ("SELECT user FROM orders QUALIFY user = 1", "user = 1", "known to keep the first rows"),
+        (
+            f"SELECT user FROM orders QUALIFY {NUMBER.replace('row_number', 'rank')} <= 2",
+            "rank()",
+            "known to keep the first rows",
+        ),
+        (
+            "SELECT user FROM orders QUALIFY row_number() OVER (PARTITION BY user) <= 2",
+            "row_number",
+            "needs ORDER BY in its OVER",
+        ),
+        (
+            f"SELECT amount FROM orders QUALIFY {NUMBER} <= 1",
+            "row_number",
+            "later rows replace earlier ones by their key: select all of PARTITION BY",
+        ),
+        (
+            f"SELECT user FROM orders QUALIFY {NUMBER} <= 3",
+            "row_number",
+            "select the row number and all of PARTITION BY",
+        ),
+        (
+            f"SELECT user, count(*) AS n FROM orders QUALIFY {NUMBER} <= 3",
+            "count(*)",
+            "an aggregate has no row number",
+        ),
+        (
+            f"SELECT user FROM orders GROUP BY user QUALIFY {NUMBER} <= 1",
+            "user QUALIFY",
+            "GROUP has no row numbers: use a subquery",
+        ),
+        (
+            f"SELECT user, {NUMBER.replace('amount', 'at')} AS n FROM orders QUALIFY {NUMBER} <= 2",
+            "row_number",
+            "a query has one ROW_NUMBER()",
+        ),
+        (
+            f"SELECT user FROM orders [1 minute] QUALIFY {NUMBER} = 1 EMIT EVERY '1 minute'",
+            "EMIT",
+            "EMIT is not known together with ROW_NUMBER() and a window",
+        ),
+    ],
+)
+def test_a_mistake_of_row_numbers_is_shown_where_it_is(query: str, at: str, message: str) -> None:
+    text = f"{HEAD}CREATE TABLE found AS\n{query}"
+    with pytest.raises(InvalidInputError) as caught:
+        load_app(SqlText(text, "app.sql"))
+    assert message in str(caught.value)
+    assert f"app.sql:4:{query.index(at) + 1}:" in str(caught.value)
 
 
 JOIN_HEAD = """CREATE APPLICATION shop;

@@ -1,0 +1,1 @@
+select bidder, count(*) as bid_count from bid group by bidder

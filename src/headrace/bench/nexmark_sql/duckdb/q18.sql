@@ -1,0 +1,2 @@
+select * from bid
+qualify row_number() over (partition by bidder, auction order by dateTime desc) <= 1

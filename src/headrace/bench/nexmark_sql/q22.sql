@@ -1,0 +1,12 @@
+-- Directories of the address.
+CREATE APPLICATION q22;
+
+CREATE INPUT TABLE bid(auction, bidder, price, channel, url, dateTime, extra)
+FROM SCRIBE("bid") TIME dateTime;
+
+CREATE STREAM directories AS
+SELECT auction, bidder, price, channel,
+       split_part(url, '/', 4) AS dir1,
+       split_part(url, '/', 5) AS dir2,
+       split_part(url, '/', 6) AS dir3
+FROM bid;
