@@ -247,9 +247,8 @@ class Stream(
             >>> @hr.job("spending")
             ... def spending(g: hr.Graph) -> None:
             ...     orders = g.input("orders", schema={"user": str, "price": float})
-            ...     orders.sql("SELECT user, sum(price) AS spent FROM input GROUP BY user").send_to(
-            ...         "spending"
-            ...     )
+            ...     spent = orders.sql("SELECT user, sum(price) AS cents FROM input GROUP BY user")
+            ...     spent.send_to("spending")
             >>> "orders.sql" in [operator.name for operator in spending.build().operators]
             True
 
