@@ -19,6 +19,10 @@ PY := .venv/bin/python
 # of the many processes that tests start would compile all modules again.
 RUN = PYTHONDONTWRITEBYTECODE= JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHON="$(CURDIR)/$(PY)" $(PY)
 
+# Threads of Polars and Arrow in processes that have a core each would wait for one another; workers
+# of Spark have one each as well.
+RUN_TESTS = POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 $(RUN)
+
 # Those that do not exist are left out. Which files run first: tests/sharing.py.
 SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs compat model contract unit))
 # Processes that share the tests out, a file at a time; 0: one after the other, in this process.
@@ -38,7 +42,7 @@ test: setup
 	@tools/postgres.sh || true
 	@tools/delta.sh || true
 	@tools/spark_classes.sh || true
-	@$(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
+	@$(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
 
 wheel: setup
 	@rm -f dist/headrace-*.whl
@@ -56,7 +60,7 @@ test-matrix: setup
 # Hours: every schedule, the whole crash matrix, fifty times the examples; one test may take an hour.
 soak: SUITES := $(if $(filter command line,$(origin SUITES)),$(SUITES),tests/sim tests/model tests/contract tests/spark)
 soak: setup
-	@SOAK=all $(RUN) -m pytest -n $(PROCESSES) --no-loadscope-reorder \
+	@SOAK=all $(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder \
 		--timeout=3600 -o faulthandler_timeout=3600 $(SUITES) $(ARGS)
 
 check: setup

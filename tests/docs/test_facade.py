@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -252,21 +253,26 @@ def read(path: Path) -> Module:
     return Module(path.relative_to(TESTS).as_posix(), len(tests), inner)
 
 
-MODULES = [read(path) for path in sorted(TESTS.rglob("*.py")) if "support" not in path.parts]
-INNER = {module.path for module in MODULES if module.inner}
+@cache
+def modules() -> list[Module]:
+    """Read all files of tests: when a test asks, for that takes seconds."""
+    return [read(path) for path in sorted(TESTS.rglob("*.py")) if "support" not in path.parts]
 
 
 def beside(pattern: str) -> set[str]:
     """Return the files of a pattern that import inner modules; the others need no door."""
-    return {path.relative_to(TESTS).as_posix() for path in TESTS.glob(pattern)} & INNER
+    inner = {module.path for module in modules() if module.inner}
+    return {path.relative_to(TESTS).as_posix() for path in TESTS.glob(pattern)} & inner
 
 
-BESIDE = {path for door in DOORS.values() for pattern in door.files for path in beside(pattern)}
+def beside_doors() -> set[str]:
+    return {path for door in DOORS.values() for pattern in door.files for path in beside(pattern)}
 
 
 def test_nine_of_ten_tests_of_behaviour_go_through_the_front() -> None:
     """Fails with the list of those that do not, the worst first."""
-    front = [module for module in MODULES if module.path not in BESIDE]
+    doors = beside_doors()
+    front = [module for module in modules() if module.path not in doors]
     behind = sorted((m for m in front if m.inner), key=lambda m: -m.tests)
     tests, inner = sum(m.tests for m in front), sum(m.tests for m in behind)
     share = inner / tests
@@ -281,6 +287,7 @@ def test_a_door_is_one(name: str) -> None:
 
 
 def test_helpers_outside_support_go_through_the_front() -> None:
-    helpers = [m for m in MODULES if not Path(m.path).name.startswith("test_")]
-    told = [f"{m.path}: {', '.join(m.inner)}" for m in helpers if m.inner and m.path not in BESIDE]
+    doors = beside_doors()
+    helpers = [m for m in modules() if not Path(m.path).name.startswith("test_")]
+    told = [f"{m.path}: {', '.join(m.inner)}" for m in helpers if m.inner and m.path not in doors]
     assert told == []

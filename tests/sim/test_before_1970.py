@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.sim.world import World, make_job
+from tests.support.soak import crossed
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -31,14 +32,13 @@ FIRST_YEAR = ms(datetime(1, 1, 1, 0, 1, tzinfo=UTC))
 BEGINS = {"1969": APOLLO, "into 1970": -60_000, "the year 1": FIRST_YEAR}
 
 
-@pytest.mark.parametrize("begin_ms", BEGINS.values(), ids=BEGINS)
-@pytest.mark.parametrize("store", ["rocksdb", "memory"])
-def test_every_kind_of_state_equals_the_model(store: str, begin_ms: int) -> None:
+@pytest.mark.parametrize(("begin", "store"), crossed(list(BEGINS), ["rocksdb", "memory"]))
+def test_every_kind_of_state_equals_the_model(begin: str, store: str) -> None:
     """Across killed slots and drivers, a lost disk, and other numbers of tasks."""
     tables = "columnar" if store == "rocksdb" else None
     job = make_job(store, tables, via=["name"])
     with TestDriver(job, tasks=3, memory_bus=False) as driver:
-        world = World(driver, random.Random(5), begin_ms)
+        world = World(driver, random.Random(5), BEGINS[begin])
         world.feed(80)
         driver.run()
         world.feed(60)

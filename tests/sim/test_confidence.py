@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -43,15 +44,19 @@ def _run(max_rows: int = 100_000, point: str = "") -> tuple[Counter[Any], int]:
         return found, driver.coordinator.state.counts["late"]
 
 
+@cache
+def _undisturbed() -> tuple[Counter[Any], int]:
+    return _run()
+
+
 def test_the_size_of_epochs_changes_nothing() -> None:
-    expected = _run()
+    expected = _undisturbed()
     windows, late = expected
     assert late > 0
     assert sum(n * times for (*_, n), times in windows.items()) == 720 - late
-    assert expected == _run(50)
-    assert expected == _run(7)
+    assert expected == _run(11)
 
 
 @pytest.mark.parametrize("point", ["slot.ran", "epoch.before_commit", "commit.published"])
 def test_counts_of_delays_survive_a_crash(point: str) -> None:
-    assert _run() == _run(50, point)
+    assert _undisturbed() == _run(50, point)

@@ -225,7 +225,7 @@ SINGLE = [
 ]
 
 
-@pytest.mark.parametrize(("act", "meanwhile", "dies"), more(SINGLE[:18], SINGLE))
+@pytest.mark.parametrize(("act", "meanwhile", "dies"), more(SINGLE[::3], SINGLE))
 def test_whoever_is_frozen_at_any_step_stops_nobody_and_takes_no_row_that_is_held(
     tmp_path: Path, act: str, meanwhile: Callable[[World], None], dies: bool
 ) -> None:

@@ -42,18 +42,16 @@ STARTING = [p for p in FAULT_POINTS if p.startswith("savepoint.") and p not in T
 def started(kind: str, home: Path, keep_epochs: int = 100) -> tuple[TestDriver, World]:
     driver = TestDriver(JOBS[kind], tasks=4, hosts=2, home=home, keep_epochs=keep_epochs)
     world = World(driver, random.Random(5))
-    for _ in range(3):
-        world.feed(50)
+    for _ in range(2):
+        world.feed(40)
         driver.run()
-    world.feed(50)
+    world.feed(40)
     driver.advance()
     return driver, world
 
 
 def finish(driver: TestDriver, world: World) -> None:
     world.feed(60)
-    driver.run()
-    world.feed(40)
     driver.finish()
     world.check()
 

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.changes import record
 from tests.support.limits import limit
 from tests.support.plans import ORDERS, CommitStep, Semantics
+from tests.support.soak import examples
 
 import headrace as hr
 from headrace import Job
@@ -44,12 +45,13 @@ class Count:
 RETURNS = {"id": int, "key": int, "number": int}
 
 
-def counter(state: str, *outputs: str) -> Job:
+def counter(state: str, *outputs: str, store: str = "rocksdb") -> Job:
     """The Counter Node, with one output of each of these semantics."""
+    stores = [hr.store("n", int, store)]
 
     @hr.job("counter", state_semantics=state)
     def made(g: hr.Graph) -> None:
-        counts = g.input("in").partition_by("key").process(Count, {"n": int}, returns=RETURNS)
+        counts = g.input("in").partition_by("key").process(Count, stores, returns=RETURNS)
         for output in outputs:
             counts.send_to(g.output(output, semantics=output))
 
@@ -267,11 +269,12 @@ CRASHES = st.lists(
 
 
 @pytest.mark.parametrize("cell", CELLS)
+@settings(max_examples=examples(8))
 @given(crashes=CRASHES, sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4))
 def test_any_crashes_and_epoch_sizes_keep_what_is_promised(
     cell: tuple[str, str], crashes: list[Crash], sizes: list[int]
 ) -> None:
-    with running(counter(*cell), max_rows=17) as run:
+    with running(counter(*cell, store="memory"), max_rows=17) as run:
         for size in sizes:
             run.feed(size)
             for point, nth in crashes:
@@ -346,11 +349,11 @@ def test_without_a_crash_all_are_the_same(
 ) -> None:
     """Over many epochs, with bases of the log, sweeps and a change of the number of tasks."""
     limit(monkeypatch, base_every=3)  # halves are bases, too
-    with running(counter(*cell), tasks=2, max_rows=3, keep_epochs=3) as run:
-        run.feed(120)
+    with running(counter(*cell, store="memory"), tasks=2, max_rows=3, keep_epochs=3) as run:
+        run.feed(60)
         run.driver.run()
         run.driver.coordinator.rescale(4)
-        run.feed(60)
+        run.feed(30)
         run.driver.finish()
         assert (run.state(), run.output(cell[1])) == (Found(0, 0), Found(0, 0))
         assert run.driver.coordinator.has_ended

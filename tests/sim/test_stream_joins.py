@@ -237,15 +237,24 @@ def test_what_does_not_fit_at_once_is_matched_within_the_epoch(
         assert pairs == output(driver)
 
 
-@pytest.mark.parametrize("how", ["inner", "full"])
-def test_rows_that_wait_move_with_their_key_group(how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "steps"),
+    [
+        ("inner", [(5,), (1,), (3,), (2,)]),
+        ("full", [(5,), (1,), (3,), (2,)]),
+        ("full", [(5, 7), (3, 2), (5, 7, 3), (2,)]),
+    ],
+)
+def test_rows_that_wait_move_with_their_key_group(how: str, steps: list[tuple[int, ...]]) -> None:
+    """Several rescales in a row leave a task several parts of one file, each of which counts."""
     near, log = Near(15, 15), rising(800, 5)
     with TestDriver(job(how, near), tasks=2, key_groups=32) as driver:
         create(driver)
-        for begin, tasks in ((0, 5), (200, 1), (400, 3), (600, 2)):
-            feed(driver, log, begin, begin + 200)
+        for number, counts in enumerate(steps):
+            feed(driver, log, number * 200, number * 200 + 200)
             driver.run()
-            driver.coordinator.rescale(tasks)
+            for tasks in counts:
+                driver.coordinator.rescale(tasks)
         driver.finish()
         pairs, _ = expected(log, how, near)
         assert pairs == output(driver)

@@ -11,8 +11,11 @@ Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
 def pairs_of(cell: Mapping[str, str]) -> set[Pair]:
-    """Return all pairs of values that are met in a cell."""
-    return set(itertools.combinations(sorted(cell.items()), 2))
+    """Return all pairs of values that are met in a cell; of a second point as of the first one."""
+    both = {cell[name] for name in ("point", "then") if name in cell}
+    rest = {name: value for name, value in cell.items() if name not in ("point", "then")}
+    each = ({**rest, "point": point} for point in both) if both else [rest]
+    return {pair for one in each for pair in itertools.combinations(sorted(one.items()), 2)}
 
 
 def choices(

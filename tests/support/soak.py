@@ -28,6 +28,9 @@ SHARE = 10
 EXAMPLES, TIMES = 12, 50
 """Of a Hypothesis test that does not say how many; the soak suite draws so many times more."""
 
+EDGE_BYTES = 40
+"""At each end of a file that is damaged at some places of it."""
+
 
 def more(quick: Sequence[Any], every: Sequence[Any], share: int = SHARE) -> list[Any]:
     """Return the parameters of a test of which a few are always run, and all by the soak suite.
@@ -59,6 +62,17 @@ def crossed(*factors: Sequence[Any]) -> list[Any]:
 def examples(count: int) -> int:
     """Return how many examples a Hypothesis test draws that wants so many at least."""
     return count * TIMES if wanted() == "all" else count
+
+
+def places(size: int) -> Sequence[int]:
+    """Return at which bytes of a file a test damages it: at each, in the soak suite.
+
+    Else at each of the first and the last ones, and at one of five between: what a file holds many
+    times has each of its fields hit somewhere.
+    """
+    step = 1 if wanted() == "all" else 5
+    ends = {*range(min(size, EDGE_BYTES)), *range(max(0, size - EDGE_BYTES), size)}
+    return sorted(ends | {*range(0, size, step)})
 
 
 def wanted() -> str:

@@ -249,9 +249,12 @@ class JoinSide:
         self._fresh.append(piece)
 
     def pieces(self) -> Iterator[Block]:
-        """Yield all rows: of the table, and of the epoch."""
+        """Yield all rows of this task: of the table, and of the epoch.
+
+        After rescales one file can be several runs of a table, each with some key groups of it.
+        """
         for run in self._table.runs:
-            yield from run.pieces
+            yield from run.own
         yield from self._fresh
 
     def between(self, begin: int, end: int) -> Iterator[tuple[Block, Rows]]:

@@ -410,6 +410,22 @@ class SortedRun:
         """Say whether any row deletes."""
         return any(piece.info.deleted for piece in self.pieces)
 
+    @cached_property
+    def own(self) -> Sequence[Block]:
+        """The pieces without rows that count as not there, in tables without clusters."""
+        if self.hashes == ALL_HASHES:
+            return self.pieces
+        first, last = (np.uint64(bound) for bound in self.hashes)
+        found = []
+        for piece in self.pieces:
+            begin = int(np.searchsorted(piece.hashes, first))
+            rows = int(np.searchsorted(piece.hashes, last, side="right")) - begin
+            if rows == piece.info.rows:
+                found.append(piece)
+            elif rows:
+                found.append(Block.of(self.layout, piece.batch.slice(begin, rows)))
+        return tuple(found)
+
     def written_between(self, begin: int, end: int) -> Iterator[tuple[Block, Rows]]:
         """Yield the rows that were written from one moment to before another, piece by piece."""
         for piece in self.pieces:

@@ -38,7 +38,7 @@ from headrace.coordinator.worker_host import open_host
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.files import Files
 from headrace.graph.builder import Job
-from headrace.graph.operators import Input
+from headrace.graph.operators import Input, JobGraph
 from headrace.records.evolution import default_values
 from headrace.records.schema import normalise_schema
 from headrace.runtime.background import Background, InlineBackground
@@ -332,10 +332,10 @@ class TestDriver(CommittedView, Closeable):
         Returns:
             The coordinator of the first part; most jobs have only one.
         """
+        graph = self.job.build()
         if self._replay is None:
-            graph = self.job.build()
             self.bus = bounded_bus(graph, self._context)
-        deployed = self._deployed()
+        deployed = self._deployed(graph)
         storages = (one.storage.root for one in deployed)
         share_bounded_inputs(self._context, storages)
         self.copier = deployed[0].copier
@@ -355,8 +355,8 @@ class TestDriver(CommittedView, Closeable):
         self._parts, self._turn = started, 0
         return started[0]
 
-    def _deployed(self) -> Sequence[Deployment]:
-        graph, context = self.job.build(), self._context
+    def _deployed(self, graph: JobGraph) -> Sequence[Deployment]:
+        context = self._context
         return deploy(graph, context) if not self._replay else self._replay.deployed(graph, context)
 
     @property

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.faults import SteppedFiles
+from tests.support.soak import places
 
 from headrace.bus import (
     BusOptions,
@@ -366,7 +367,7 @@ def test_all_damage_of_compacted_segments_is_found(
     assert paths
     for path in paths:
         good = path.read_bytes()
-        for at in range(len(good)):
+        for at in places(len(good)):
             path.write_bytes(damage(good, at))
             with pytest.raises(CorruptDataError) as caught:
                 read_all(tmp_path)
@@ -378,7 +379,7 @@ def test_every_flip_of_a_compacted_index_is_found(tmp_path):
     filled(tmp_path)
     for path in sorted((tmp_path / "streams/s/p-00000").glob("index-*.log")):
         good = path.read_bytes()
-        for at in range(len(good)):
+        for at in places(len(good)):
             path.write_bytes(flipped(good, at))
             with pytest.raises(CorruptDataError) as caught:
                 read_all(tmp_path)
@@ -396,7 +397,7 @@ def test_a_compacted_index_that_lost_a_file_or_a_part_is_found(tmp_path):
         path.unlink()
         with pytest.raises(CorruptDataError):
             read_all(tmp_path)
-        for size in range(len(good)):
+        for size in places(len(good)):
             path.write_bytes(good[:size])
             with pytest.raises(CorruptDataError):
                 read_all(tmp_path)
@@ -412,7 +413,7 @@ def test_a_damaged_hold_stops_compactions(tmp_path):
         stream.hold("job", [3])
         (path,) = tmp_path.glob("streams/s/holds/job~*.json")
         good = path.read_bytes()
-        for at in range(len(good)):
+        for at in places(len(good)):
             path.write_bytes(flipped(good, at))
             with pytest.raises((CorruptDataError, InvalidInputError), match=r"job~.*\.json"):
                 stream.compact(0)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.soak import places
 
 from headrace.bus import (
     BusOptions,
@@ -191,7 +192,7 @@ def test_every_flip_of_a_trimmed_index_is_found(tmp_path):
     folder = trimmed(tmp_path)
     for path in sorted(folder.glob("index-*.log")):
         good = path.read_bytes()
-        for at in range(len(good)):
+        for at in places(len(good)):
             bad = bytearray(good)
             bad[at] ^= 0x10
             path.write_bytes(bad)
@@ -229,7 +230,7 @@ def test_damaged_or_lost_settings_are_found(tmp_path):
         stream.configure(retain_bytes=99)
     first, second = sorted((tmp_path / "streams/s").glob("settings-*.json"))
     good = second.read_bytes()
-    for at in range(len(good)):
+    for at in places(len(good)):
         bad = bytearray(good)
         bad[at] ^= 0x11
         second.write_bytes(bad)

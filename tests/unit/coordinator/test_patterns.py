@@ -78,8 +78,9 @@ def test_a_process_keeps_no_plan_of_long_ago() -> None:
         for number in range(16):
             come(driver, f"errors.{number:02d}", 1)
             driver.run()
-            found.append(kept())
-        assert found[-1] <= found[7]
+            if number in (7, 15):
+                found.append(kept())
+        assert found[1] <= found[0]
 
 
 def test_each_stream_has_offsets_of_its_own() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.soak import examples
 
 from headrace.errors import InvalidInputError
 from headrace.graph import agg
@@ -220,7 +221,7 @@ STEPWISE = (
 """Aggregates whose running results are made row by row."""
 
 law = pytest.mark.parametrize("name", MODELS)
-quick = settings(max_examples=15, deadline=None)
+quick = settings(max_examples=examples(6), deadline=None)
 
 
 def to_frame(rows: Sequence[Row]) -> pl.DataFrame:

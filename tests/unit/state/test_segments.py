@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.soak import places
 
 from headrace.errors import ClosedError, CorruptDataError, InternalError, InvalidInputError
 from headrace.files import Files
@@ -97,7 +98,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
     entries = {full(1, b"key"): b"value", full(2, b"key"): None}
     write(tmp_path / "s", [("s0", 0, "n", entries), ("s0", 1, "m", {full(3, b"k"): b"v"})])
     whole = (tmp_path / "s").read_bytes()
-    for at in range(len(whole)):
+    for at in places(len(whole)):
         damaged = bytearray(whole)
         damaged[at] ^= 0x10
         path = tmp_path / f"flipped-{at}"
@@ -110,7 +111,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
 def test_every_cut_and_every_tail_is_found(tmp_path: Path) -> None:
     write(tmp_path / "s", [("s0", 0, "n", {full(1, b"key"): b"value"})])
     whole = (tmp_path / "s").read_bytes()
-    for size in range(len(whole)):
+    for size in places(len(whole)):
         path = tmp_path / f"cut-{size}"
         path.write_bytes(whole[:size])
         with pytest.raises(CorruptDataError, match=path.name):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.soak import places
 
 from headrace.errors import CorruptDataError, InternalError, InvalidInputError
 from headrace.files import Files
@@ -238,7 +239,7 @@ def test_a_flip_of_any_byte_is_found(tmp_path: Path, is_pinned: bool) -> None:
     path, damaged = tmp_path / "f", tmp_path / "g"
     checksum = write(path, changes(range(4), [7]))
     whole = path.read_bytes()
-    for at in range(len(whole)):
+    for at in places(len(whole)):
         data = bytearray(whole)
         data[at] ^= 1 << (at % 8)
         damaged.write_bytes(data)
