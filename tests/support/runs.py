@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from tests.support.homes import FILES, Home, Rows, read_stream
 from tests.support.jobs import SCHEMA, rows_of
-from tests.support.processes import REAL_CLOCK, ROOT, SOON_S, end_group, is_alive
+from tests.support.processes import MODULES, REAL_CLOCK, ROOT, SOON_S, end_group, is_alive
 from tests.support.processes import until as wait_for
 
 import headrace as hr
@@ -266,7 +266,7 @@ class Driver:
         self._log = world.gates / f"driver-{REAL_CLOCK.new_id()}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
         environment["SPARK_LOCAL_DIRS"] = str(world.home.parent / "scratch")
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        environment["PYTHONPATH"] = MODULES
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
                 [*command, sys.executable, "-m", "tests.support.drive", json.dumps(order)],
