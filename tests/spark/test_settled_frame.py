@@ -112,7 +112,7 @@ def test_a_table_of_delta_is_followed(world: World) -> None:
         "spark.conf.spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.conf.spark.databricks.delta.v2.enableMode=STRICT",
     ]
-    done = run_driver("counting", world, *sets)
+    done = run_driver("counting", world, *sets, frames=True)
     assert done["ended"], done
     check_counted(world)
 

@@ -13,6 +13,7 @@ from headrace.testing.servers import command, end_group, is_alive, kill, wait_un
 
 __all__ = [
     "MODULES",
+    "OWN_MODULES",
     "REAL_CLOCK",
     "ROOT",
     "SOON_S",
@@ -26,7 +27,8 @@ __all__ += ["end_group", "is_alive", "kill", "until", "wait_until"]
 ROOT = Path(__file__).parents[2]
 SOON_S = 90.0
 REAL_CLOCK = SystemClock()
-MODULES = os.pathsep.join(map(str, (ROOT / "src", ROOT, Path(__file__).parent / "without_pandas")))
+OWN_MODULES = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+MODULES = os.pathsep.join([OWN_MODULES, str(Path(__file__).with_name("without_pandas"))])
 """The ``PYTHONPATH`` of processes that run jobs of tests; none of these jobs needs pandas."""
 
 
