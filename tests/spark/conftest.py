@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.processes import MODULES
 from tests.support.runs import World
 
 from headrace.testing.cluster import SparkCluster
+
+sys.path += MODULES.split(os.pathsep)  # hosts of a cluster have the path of this process
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def test_executors_and_tasks_are_those_of_before_when_it_has_caught_up(home: Hom
         feed(hour)
     told("run", "hours_job.py", "--bounded", "--standalone", "--set", "job.tasks=2")
     words = ["backfill", "hours_job.py", "--from", "2013-01-01", "--blocking", "--tasks", "4"]
-    words += ["--executors", "2", "--master", "local-cluster[2,1,768]"]
+    words += ["--executors", "1", "--master", "local-cluster[1,1,768]"]
     words += [word for one in ("job.tasks=2", *small_executors()) for word in ("--set", one)]
     process = started(Path.cwd(), *words)
     try:

@@ -46,6 +46,7 @@ def test_pysparks_own_ways_are_measured_beside_it(spark: SparkSession, home: Pat
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_stores_are_compared_and_drawn(spark: SparkSession, home: Path, tmp_path: Path) -> None:
     size = Size(ids=500, seconds=0.02, latency_seconds=0.02, epoch_rows=10_000, offered=2_000)
     names = ["memory", "columnar", "far-async"]

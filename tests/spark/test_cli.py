@@ -1,4 +1,4 @@
-"""``headrace run`` on real Spark: what it prints and how it ends, in processes of their own."""
+"""``headrace run`` on real Spark: what it prints, and how signals to its process end it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
 
 
 def test_a_bounded_run_in_json(shop: Shop) -> None:
-    code, out, err = ended(shop.start("run", "shop.py:counts", *MASTER, "--bounded", "--json"))
+    ran = headrace("run", "shop.py:counts", *MASTER, "--bounded", "--json")
 
-    assert (code, err) == (0, "")
-    *epochs, end = objects(out)
+    assert (ran.code, ran.err) == (0, "")
+    *epochs, end = objects(ran.out)
     assert {"epoch"} == {line["type"] for line in epochs}
     assert sum(line["rows"] for line in epochs) == ROWS
     assert (end["type"], end["rows"], end["output_rows"]) == ("end", ROWS, ROWS)

@@ -13,6 +13,7 @@ import pytest
 from tests.spark.hosts import small_executors
 from tests.support.homes import load_settings
 from tests.support.runs import ROOT, World
+from tests.support.soak import crossed
 
 from headrace.spark.submission import (
     IMAGE,
@@ -108,8 +109,9 @@ def test_what_runs_is_what_was_packed(tmp_path: Path, project: Path, cluster: Sp
     assert file.startswith(prefix)
 
 
-@pytest.mark.parametrize("url", ["yarn", "k8s://https://127.0.0.1:6443"])
-@pytest.mark.parametrize("mode", ["client", "cluster"])
+@pytest.mark.parametrize(
+    ("url", "mode"), crossed(["yarn", "k8s://https://127.0.0.1:6443"], ["client", "cluster"])
+)
 def test_sparks_own_parser_takes_the_command(tmp_path: Path, url: str, mode: str) -> None:
     """Not run: there is no such cluster here."""
     conf = {IMAGE: "spark:4", UPLOADS: "s3a://bucket/folder"} if url != "yarn" else {}

@@ -1,4 +1,5 @@
-"""The demo as users start it: both modes, over the whole year, against DuckDB and each other."""
+"""The demo as users start it, over the whole year, against DuckDB; the soak suite adds the other
+mode, and compares the two."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.soak import more
 
 from headrace.bus import Bus, MemoryBus, open_bus
 from headrace.demo.flights import FLIGHTS_SHAPE
@@ -65,7 +67,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return run("bounded", tmp_path_factory.mktemp("bounded"))
 
 
-@pytest.fixture(params=["stream", "bounded"])
+@pytest.fixture(params=more(["stream"], ["stream", "bounded"]))
 def ran(request: pytest.FixtureRequest) -> Ran:
     return request.getfixturevalue(request.param)
 
@@ -90,6 +92,7 @@ def test_outputs_are_exactly_those_of_duckdb(ran: Ran) -> None:
     assert sum(routes["flights"].to_pylist()) == FLIGHTS - CANCELLED
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("output", OUTPUTS)
 def test_a_stream_and_a_bounded_run_send_the_same_for_each_key(
     stream: Ran, bounded: Ran, output: str
@@ -119,20 +122,20 @@ def test_the_summary_tells_what_was_done_and_where_to_look(ran: Ran) -> None:
     assert "\x1b" not in ran.text
 
 
-def test_the_check_notices_a_wrong_digit_a_lost_row_and_a_wrong_order(bounded: Ran) -> None:
-    routes = read_all(bounded.bus.stream("route_delays"))
+def test_the_check_notices_a_wrong_digit_a_lost_row_and_a_wrong_order(stream: Ran) -> None:
+    routes = read_all(stream.bus.stream("route_delays"))
     digit = pa.array(np.where(np.arange(len(routes)) == 7, 1, 0))
     changed = routes.set_column(
         routes.schema.get_field_index("flights"),
         "flights",
         pa.compute.add(routes["flights"], digit),
     )
-    totals = read_all(bounded.bus.stream("carrier_totals"))
+    totals = read_all(stream.bus.stream("carrier_totals"))
     with MemoryBus() as bus:
-        _copy(bounded.bus, bus, "route_delays", changed)
-        _copy(bounded.bus, bus, "carrier_totals", totals.slice(1))
-        worst = read_all(bounded.bus.stream("worst_routes"))
-        _copy(bounded.bus, bus, "worst_routes", worst.take(np.arange(len(worst))[::-1]))
+        _copy(stream.bus, bus, "route_delays", changed)
+        _copy(stream.bus, bus, "carrier_totals", totals.slice(1))
+        worst = read_all(stream.bus.stream("worst_routes"))
+        _copy(stream.bus, bus, "worst_routes", worst.take(np.arange(len(worst))[::-1]))
         found = {c.output: (c.missing, c.unexpected, c.disordered) for c in check_outputs(bus)}
     assert found["route_delays"] == (1, 1, 0)
     assert found["carrier_totals"] == (1, 0, 0)

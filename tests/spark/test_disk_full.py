@@ -15,6 +15,7 @@ pytestmark = pytest.mark.spark
 BOUNDED = ("job.bounded=true", "epoch.max_rows=100")
 
 
+@pytest.mark.soak
 def test_a_worker_that_may_write_no_more(spark: SparkSession, world: World) -> None:
     """The limit of the system on a file's size stands for a disk: writes stop in the middle."""
     world.feed(300)

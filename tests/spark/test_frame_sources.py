@@ -49,7 +49,7 @@ def test_rows_that_are_made_by_a_clock_count_once_whoever_dies(
     spark: SparkSession, world: World
 ) -> None:
     (world.gates / "form").write_text("rate")
-    died = run_driver("ticking", world, die_at=("spark.part_appended", 4))
+    died = run_driver("ticking", world, die_at=("spark.part_appended", 4), frames=True)
     assert died["code"] < 0
     before = len(world.rows("seen"))
 

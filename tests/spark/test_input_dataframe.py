@@ -32,7 +32,7 @@ def test_a_batch_that_the_driver_died_in_counts_once(spark: SparkSession, world:
         expected.update(row["id"] for row in rows)
         (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
     bounded = "job.bounded=true"
-    died = run_driver("framing", world, bounded, die_at=("spark.part_appended", 3))
+    died = run_driver("framing", world, bounded, die_at=("spark.part_appended", 3), frames=True)
     assert died["code"] < 0
     result, _ = on_spark(framing(world.gates), world.settings(bounded))
     assert result.state.ended

@@ -10,7 +10,8 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from headrace.spark.slot_rdd import SLOT_VARIABLE, SlotRDD, executors, runs_in_driver
+from headrace.spark.daemon import SLOT_VARIABLE
+from headrace.spark.slot_rdd import SlotRDD, executors, runs_in_driver
 
 pytestmark = pytest.mark.spark
 

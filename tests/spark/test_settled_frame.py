@@ -96,6 +96,7 @@ def test_a_batch_that_a_loss_of_power_took_from_sparks_checkpoint_is_put_back(
     assert world.counts() == model([[row for rows in BATCHES for row in rows]])["counts"]
 
 
+@pytest.mark.soak
 def test_a_table_of_delta_is_followed(world: World) -> None:
     script = (Path(__file__).parents[2] / "tools" / "delta.sh").read_text()
     [version] = re.findall(r"^version=(.+)$", script, re.MULTILINE)
@@ -111,7 +112,7 @@ def test_a_table_of_delta_is_followed(world: World) -> None:
         "spark.conf.spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.conf.spark.databricks.delta.v2.enableMode=STRICT",
     ]
-    done = run_driver("counting", world, *sets)
+    done = run_driver("counting", world, *sets, frames=True)
     assert done["ended"], done
     check_counted(world)
 

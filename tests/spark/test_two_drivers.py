@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import fcntl
 import signal
-from typing import Any
-from unittest import mock
 
 import pytest
 from tests.support.jobs import counting, model
 from tests.support.limits import limited
 from tests.support.runs import Driver, World, on_spark, until
-from tests.support.soak import more
 
 from headrace.errors import NotOwnerError
-from headrace.testing import call_at
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
-
-
-# Where the newer one takes over: a point, and which pass of it.
-TAKEN = [("commit.written", 4), ("epoch.before_commit", 2)]
 
 
 def freeze(driver: Driver, world: World) -> bool:
@@ -34,34 +26,6 @@ def freeze(driver: Driver, world: World) -> bool:
                 driver.process.send_signal(signal.SIGCONT)
                 return False
     return True
-
-
-@pytest.mark.parametrize(("point", "nth"), more(TAKEN[:1], TAKEN))
-def test_the_older_of_two_hosts_drivers_stops(world: World, point: str, nth: int) -> None:
-    """A newer driver with stores of its own takes over just before the older one commits."""
-    world.feed(150)
-    sets = ["job.bounded=true", "epoch.max_rows=100"]
-    taken: list[Any] = []
-
-    def take_over() -> None:
-        elsewhere = world.settings(*sets, f"state.dir={world.home.parent / 'elsewhere'}")
-        taken.append(on_spark(counting(), elsewhere, takes_over=True))
-
-    with (
-        mock.patch("headrace.spark.run.DriverLock"),  # as on two hosts: not the same lock
-        call_at(point, take_over, nth),
-        pytest.raises(NotOwnerError, match="generation 2"),
-    ):
-        on_spark(counting(), world.settings(*sets))
-    ((newer, epochs),) = taken
-    assert newer.state.ended
-    assert 0 < sum(epochs.rows) < 300
-    state = world.state("counting")
-    assert (state.generation, state.ended) == (2, True)
-    assert model(world.log) == world.found()
-    on_spark(counting(), world.settings(*sets, "job.replace_outputs=true"))  # its next run
-    assert model(world.log) == world.found()
-    assert world.leftovers("counting") == []
 
 
 def test_a_driver_that_waits_for_input_is_taken_over(world: World) -> None:

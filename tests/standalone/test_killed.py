@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from tests.support.jobs import counting, filing, model
 from tests.support.runs import Driver, World, run_driver, until
+from tests.support.soak import more
 
 import headrace as hr
 
@@ -32,7 +33,10 @@ def killed(job: str, world: World, *sets: str, at: tuple[str, int]) -> None:
     assert said["code"] == -signal.SIGKILL, said["story"]
 
 
-@pytest.mark.parametrize(("point", "nth"), [("feed.mark_published", 5), ("epoch.level_done", 5)])
+PARTS_DIE = [("feed.mark_published", 5), ("epoch.level_done", 5)]
+
+
+@pytest.mark.parametrize(("point", "nth"), more(PARTS_DIE[:1], PARTS_DIE))
 def test_both_parts_of_a_job_die_with_their_process(world: World, point: str, nth: int) -> None:
     """One of them between two steps of an epoch; nothing is lost or doubled."""
     world.feed(300)
@@ -69,7 +73,7 @@ def test_a_side_that_stands_still_does_not_hold_up_the_other(world: World) -> No
     assert model(world.log) == world.found()
 
 
-@pytest.mark.parametrize("point", ["sink.sent", "sink.listed"])
+@pytest.mark.parametrize("point", more(["sink.sent"], ["sink.sent", "sink.listed"]))
 def test_a_killed_driver_files_no_row_twice_and_none_not(world: World, point: str) -> None:
     """It dies between its commit and that of the sink, or just after that."""
     world.feed(300)

@@ -224,6 +224,7 @@ def test_who_leaves_is_let_go_and_who_joins_takes_few_tasks(shared: Shared) -> N
     shared.end()
 
 
+@pytest.mark.soak
 def test_parts_of_a_job_share_the_processes(shared: Shared) -> None:
     """A member is killed, then the driver: of all its parts."""
     for _ in range(3):
@@ -278,6 +279,7 @@ def _is_even(shared: Shared, hosts: set[str]) -> bool:
     return False
 
 
+@pytest.mark.soak
 def test_tasks_of_a_process_that_is_lost_go_to_their_standbys(shared: Shared) -> None:
     """Seed 002, section 4; and no standby is ever beside its task."""
     sets = ("standby.enabled=true", "job.tasks=4")

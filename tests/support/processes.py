@@ -11,12 +11,25 @@ from pathlib import Path
 from headrace.clock import Deadline, SystemClock
 from headrace.testing.servers import command, end_group, is_alive, kill, wait_until
 
-__all__ = ["REAL_CLOCK", "ROOT", "SOON_S", "Deadline", "Started", "SystemClock", "command"]
+__all__ = [
+    "MODULES",
+    "OWN_MODULES",
+    "REAL_CLOCK",
+    "ROOT",
+    "SOON_S",
+    "Deadline",
+    "Started",
+    "SystemClock",
+    "command",
+]
 __all__ += ["end_group", "is_alive", "kill", "until", "wait_until"]
 
 ROOT = Path(__file__).parents[2]
 SOON_S = 90.0
 REAL_CLOCK = SystemClock()
+OWN_MODULES = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+MODULES = os.pathsep.join([OWN_MODULES, str(Path(__file__).with_name("without_pandas"))])
+"""The ``PYTHONPATH`` of processes that run jobs of tests; none of these jobs needs pandas."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = SOON_S) -> None:
@@ -39,7 +52,7 @@ class Started:
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Run a command in a process of its own."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-        environment |= {"HEADRACE_HOME": str(self.home), "PYTHONPATH": str(ROOT / "src")}
+        environment |= {"HEADRACE_HOME": str(self.home), "PYTHONPATH": MODULES}
         with open(self.folder / f"out-{len(self.started)}", "w") as out:
             process = subprocess.Popen(
                 (sys.executable, "-m", "headrace.cli.main", *words),

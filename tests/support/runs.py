@@ -21,7 +21,15 @@ from typing import Any, Literal
 
 from tests.support.homes import FILES, Home, Rows, read_stream
 from tests.support.jobs import SCHEMA, rows_of
-from tests.support.processes import REAL_CLOCK, ROOT, SOON_S, end_group, is_alive
+from tests.support.processes import (
+    MODULES,
+    OWN_MODULES,
+    REAL_CLOCK,
+    ROOT,
+    SOON_S,
+    end_group,
+    is_alive,
+)
 from tests.support.processes import until as wait_for
 
 import headrace as hr
@@ -243,6 +251,7 @@ class Driver:
         way: ``spark``, ``standalone``, or ``shared`` with other such processes.
         command: put before the interpreter.
         limits: bounds that it makes small, by their names in ``tests.support.limits``.
+        frames: it reads DataFrames of Spark, for which PySpark needs pandas.
     """
 
     def __init__(
@@ -254,6 +263,7 @@ class Driver:
         way: Literal["spark", "standalone", "shared"] = "spark",
         command: Iterable[str] = (),
         limits: Mapping[str, float] = MappingProxyType({}),
+        frames: bool = False,
     ) -> None:
         order = {
             "job": job,
@@ -266,7 +276,7 @@ class Driver:
         self._log = world.gates / f"driver-{REAL_CLOCK.new_id()}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
         environment["SPARK_LOCAL_DIRS"] = str(world.home.parent / "scratch")
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        environment["PYTHONPATH"] = OWN_MODULES if frames else MODULES
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
                 [*command, sys.executable, "-m", "tests.support.drive", json.dumps(order)],

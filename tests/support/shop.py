@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 from tests.support.homes import Home
-from tests.support.processes import ROOT, end_group
+from tests.support.processes import MODULES, end_group
 
 ROWS, CUSTOMERS = 3000, 50
 EXPECTED = Counter((c, n + 1) for c in range(CUSTOMERS) for n in range(ROWS // CUSTOMERS))
@@ -87,7 +87,7 @@ class Shop:
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start ``headrace`` in a folder, in a process group of its own; what it prints is piped."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    environment["PYTHONPATH"] = MODULES
     return subprocess.Popen(
         [sys.executable, "-m", "headrace.cli.main", *words],
         stdin=subprocess.DEVNULL,

@@ -6,8 +6,10 @@ entry points: see ``Commands``.
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
+import threading
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -151,5 +153,27 @@ def options(
     """Stateful stream processing in Python on Apache Spark."""
 
 
+def main() -> None:
+    """Run the command of this process, and end the process.
+
+    What an end does is done, but the interpreter is not taken apart, which takes a tenth of a
+    second and more: there are no threads to wait for, what is registered is called, and what was
+    printed goes out.
+    """
+    try:
+        app(prog_name="headrace")
+    except SystemExit as ended:
+        others = (thread for thread in threading.enumerate() if not thread.daemon)
+        if not isinstance(ended.code, int) or list(others) != [threading.main_thread()]:
+            raise
+        atexit._run_exitfuncs()  # noqa: SLF001 - as interpreters of multiprocessing end, too
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:  # nobody reads it: Python itself has a code for that
+            raise ended from None
+        os._exit(ended.code)
+
+
 if __name__ == "__main__":
-    app(prog_name="headrace")
+    main()

@@ -4,6 +4,10 @@ Spark puts ``pyspark.zip`` first on the path of its processes. Python keeps noth
 compiles from a zip, so each process would compile PySpark again: half a second, in which a slot
 that was lost is not back. For the same reason what runs slots is imported here, once, and not by
 each process that is forked: a second of a core. ``spark.python.daemon.module`` names this module.
+
+A slot has a daemon of its own, and Spark starts those of an executor one after the other, each with
+its first process. So that process is forked at once, and loads by itself, beside those of the other
+slots; what the daemon loads is for those that take its place.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
+from itertools import count
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+SLOT_VARIABLE = "HEADRACE_SLOT"
 _ZIPS = re.compile(r"(pyspark|py4j-.*-src)\.zip")
 _VERSIONS = ("pyspark/version.py", "py4j/version.py")
 
@@ -72,10 +78,24 @@ def preload() -> None:
     gc.freeze()  # pages that no collection writes to stay shared
 
 
+def preload_at_second_fork() -> None:
+    """Have this process import what each needs before it forks for the second time."""
+    daemon, forks = os.getpid(), count(1)
+
+    def prepare() -> None:
+        if os.getpid() == daemon and next(forks) == 2:
+            preload()
+
+    os.register_at_fork(before=prepare)
+
+
 def start() -> None:
     """Serve as Spark's own daemon does: a worker for each connection."""
     sys.path[:] = without_zips(sys.path)
-    preload()
+    if SLOT_VARIABLE in os.environ:
+        preload_at_second_fork()
+    else:
+        preload()
     importlib.import_module("pyspark.daemon").manager()
 
 

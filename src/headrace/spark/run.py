@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.bus import Bus, BusOptions, open_bus
@@ -29,7 +30,7 @@ from headrace.graph.operators import JobGraph
 from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
 from headrace.spark.runner import SparkRunner
-from headrace.spark.sessions import build_session, has_session
+from headrace.spark.sessions import build_context, has_session
 
 __all__ = ["RunResult", "run_job"]
 
@@ -91,22 +92,22 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         graph = with_dataframes(job.build(), bus, settings)
         if not dataframe_inputs(graph):
             deployed = job_run.deployed(job)
-            session = _session(settings, job.name, root, slots_only=True)
+            spark = _context(settings, job.name, root, slots_only=True)
             with keep_own_job(context, control):
-                return SparkEngine(session, job_run).run(deployed, releases=stays)
+                return SparkEngine(spark, job_run).run(deployed, releases=stays)
         _check_durability(graph, settings)
-        session = _session(settings, job.name, root)
-        feeds = DataFrameFeeds(session, graph, bus, settings, root)
+        spark = _context(settings, job.name, root)
+        feeds = DataFrameFeeds(SparkSession.builder.getOrCreate(), graph, bus, settings, root)
         feeds.make()
         deployed = job_run.deployed(job, feeds.fill)
         with keep_own_job(context, control), feeds.running(control, deployed):
-            return SparkEngine(session, job_run).run(deployed, releases=stays)
+            return SparkEngine(spark, job_run).run(deployed, releases=stays)
 
 
-def _session(settings: Settings, job: str, root: Path, *, slots_only: bool = False) -> SparkSession:
+def _context(settings: Settings, job: str, root: Path, *, slots_only: bool = False) -> SparkContext:
     log, spark = root / "logs" / "spark.log", settings.spark
     app = f"headrace {job}"
-    return build_session(spark.master, app, log, spark.conf, slots_only=slots_only)
+    return build_context(spark.master, app, log, spark.conf, slots_only=slots_only)
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,11 @@ class SparkEngine:
     """Runs the slots of a job on Spark.
 
     Args:
-        session: of Spark.
+        spark: its context.
         job_run: of the run.
     """
 
-    session: SparkSession
+    spark: SparkContext
     job_run: JobRun
     _runners: list[SparkRunner] = field(default_factory=list)
 
@@ -139,7 +140,7 @@ class SparkEngine:
         """Return the runner of a part."""
         settings = self.job_run.context.settings
         made = SparkRunner(
-            self.session.sparkContext,
+            self.spark,
             worker_settings(one.plan.job, one.storage.root, settings),
             one.storage.root / "orders",
             settings.job.slots,

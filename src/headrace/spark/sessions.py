@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -71,9 +71,9 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
 }
 
-EXECUTOR_OPTIONS = "-XX:+UseSerialGC"
+JAVA_OPTIONS = "-XX:+UseSerialGC"
 
-SLOTS_ONLY_OPTIONS = f"{EXECUTOR_OPTIONS} -XX:TieredStopAtLevel=1"
+SLOTS_ONLY_OPTIONS = f"{JAVA_OPTIONS} -XX:TieredStopAtLevel=1"
 """For JVMs that only run slots: what Java's second compiler makes of them never earns what it
 costs, and without it a lost executor is back in two thirds of the time."""
 
@@ -96,24 +96,40 @@ appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 def build_session(
+    master: str, app: str, log_file: Path, extra: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start Spark for queries, or return the session that is already there.
+
+    Args:
+        master: as of ``build_context``, like the others.
+        app: the same.
+        log_file: the same.
+        extra: the same.
+    """
+    build_context(master, app, log_file, extra)
+    return SparkSession.builder.getOrCreate()
+
+
+def build_context(
     master: str,
     app: str,
     log_file: Path,
     extra: Mapping[str, str] | None = None,
     *,
     slots_only: bool = False,
-) -> SparkSession:
-    """Start Spark, or return the session that is already there.
+) -> SparkContext:
+    """Start Spark, or return the context that is already there.
 
-    The JVM and the Python workers write to ``log_file``, never to the screen, and PySpark does not
-    print what it raises. Call from the main thread, before handlers for SIGINT are installed.
+    A session is on top of it, and takes Java two seconds more. The JVM and the Python workers write
+    to ``log_file``, never to the screen, and PySpark does not print what it raises. Call from the
+    main thread, before handlers for SIGINT are installed.
 
     Args:
         master: as Spark names it; ``local[N]`` is given retries of failed tasks.
         app: name of the application.
         log_file: its folder is made.
         extra: further Spark settings.
-        slots_only: executors run the slots of a job, and no queries of Spark's.
+        slots_only: Spark runs the slots of a job, and no queries.
 
     Raises:
         InvalidInputError: Spark Connect is configured, which has no ``SparkContext``, or the
@@ -132,17 +148,17 @@ def build_session(
         )
     _tell_once()
     if has_session():
-        return SparkSession.builder.getOrCreate()
+        return SparkContext.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     for name, value in SINGLE_THREAD.items():
         os.environ.setdefault(name, value)
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    builder = SparkSession.builder.master(_with_retries(master)).appName(app)
+    java = SLOTS_ONLY_OPTIONS if slots_only else JAVA_OPTIONS
     settings = {
         **SETTINGS,
-        "spark.driver.extraJavaOptions": java_options(log_file),
-        "spark.executor.extraJavaOptions": SLOTS_ONLY_OPTIONS if slots_only else EXECUTOR_OPTIONS,
+        "spark.driver.extraJavaOptions": java_options(log_file, java),
+        "spark.executor.extraJavaOptions": java,
         **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREAD.items()},
         **(extra or {}),
     }
@@ -150,12 +166,11 @@ def build_session(
         settings = dict(extra or {})
     is_new = SparkContext._gateway is None  # noqa: SLF001 - else the JVM is there, and asked by py4j
     private = {n: v for n, v in settings.items() if is_new and (is_secret(n) or secrets_of(n, v))}
-    for name, value in settings.items():
-        if name not in private:
-            builder = builder.config(name, value)
+    conf = SparkConf().setMaster(_with_retries(master)).setAppName(app)
+    conf.setAll([(name, value) for name, value in settings.items() if name not in private])
     try:
         with _output_to(log_file), _held_interrupts(), _off_the_command(private, log_file.parent):
-            return builder.getOrCreate()
+            return SparkContext.getOrCreate(conf)
     except PySparkRuntimeError as error:  # the JVM ended before it could be talked to
         raise UnavailableError(
             f"Spark did not start with master {master!r}; {log_file} has what Java said, and "
@@ -202,15 +217,16 @@ def end_session() -> None:
     """End the Spark application of this process, if there is one; another can begin after it."""
     _tell_once()
     if has_session():
-        SparkSession.builder.getOrCreate().stop()
+        session = SparkSession._instantiatedSession  # noqa: SLF001 - asking for it would make one
+        (session or SparkContext.getOrCreate()).stop()
 
 
-def java_options(log_file: Path) -> str:
+def java_options(log_file: Path, options: str = JAVA_OPTIONS) -> str:
     """Return what has a driver's JVM write to a file; its folder exists from then on."""
     log4j = log_file.with_suffix(".log4j2.properties")
     log4j.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     log4j.write_text(_LOG4J.format(path=log_file))
-    return f"-Dlog4j2.configurationFile={log4j.as_uri()} -XX:+UseSerialGC"
+    return f"-Dlog4j2.configurationFile={log4j.as_uri()} {options}"
 
 
 def _with_retries(master: str) -> str:

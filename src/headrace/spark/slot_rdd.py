@@ -21,7 +21,8 @@ from pyspark import RDD, SparkContext
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 from pyspark.util import _load_from_socket
 
-SLOT_VARIABLE = "HEADRACE_SLOT"
+from headrace.spark.daemon import SLOT_VARIABLE
+
 MOST_TASKS = 10_000
 _ENVIRONMENT = threading.Lock()  # of the context, which the parts of a job share
 

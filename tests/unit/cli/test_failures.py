@@ -175,6 +175,41 @@ def test_a_command_loads_nothing_that_it_does_not_need(
     assert out.stdout.splitlines()[-1] == "[]"
 
 
+ENDING = """
+import atexit, sys, threading
+from headrace.cli.main import main
+
+atexit.register(print, "registered", flush=False)
+if sys.argv.pop(1) == "waits":
+    threading.Thread(target=lambda: threading.main_thread().join() or print("waited")).start()
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "last"),
+    [
+        ("ends version", 0, ["registered"]),
+        ("ends bus describe nothing", 1, ["registered"]),
+        ("waits version", 0, ["waited", "registered"]),
+    ],
+)
+def test_a_process_ends_when_all_is_done(
+    words: str, code: int, last: list[str], tmp_path: Path
+) -> None:
+    """What is registered for the end is called, threads are waited for, and all is printed."""
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDING, *words.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(SOURCE)},
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stdout.splitlines()[-len(last) :]) == (code, last), ran.stderr
+
+
 def test_version_names_what_it_runs_on() -> None:
     out = done("version")
 

@@ -91,3 +91,25 @@ def test_what_is_forked_computes_with_what_was_loaded_and_draws_numbers_of_its_o
     (first, *one), (second, *two) = map(json.loads, said.splitlines())
     assert one == two == [7, 9 * 36]
     assert first != second
+
+
+REPLACED = """
+import json, os, sys
+import headrace.spark.daemon as daemon
+
+daemon.preload_at_second_fork()
+for _ in range(3):
+    if not os.fork():
+        print(json.dumps([name in sys.modules for name in daemon.PRELOADED]), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_the_first_process_of_a_slot_is_forked_at_once_and_others_with_what_is_loaded():
+    said = subprocess.run(
+        [sys.executable, "-c", REPLACED], capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+    first, *others = map(json.loads, said.splitlines())
+    assert not any(first)
+    assert [all(one) for one in others] == [True, True]
