@@ -50,6 +50,11 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Give back what was left alone: some libraries complain of what is left at the end."""
+    gc.unfreeze()
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the soak suite out, or but a tenth of it."""
     if out := soak.select(items):

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from tests.support.faults import Died, SteppedFiles, Turns
 from tests.support.homes import unpack
+from tests.support.soak import more
 
 from headrace.bus import (
     BusOptions,
@@ -238,7 +239,7 @@ def _random_run(root: Path, seed: int) -> int:
     return happened
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", more(range(4), range(60)))
 def test_frozen_and_dying_in_any_order_no_row_is_lost_doubled_or_moved(
     tmp_path: Path, seed: int
 ) -> None:
@@ -364,7 +365,7 @@ def _interleaved_run(root: Path, seed: int) -> int:
     return turns.handed_over
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", more(range(4), range(60)))
 def test_step_by_step_in_turns_no_row_is_lost_doubled_or_moved(tmp_path: Path, seed: int) -> None:
     """One that was kept out continues while the one that kept it out is at work."""
     assert _interleaved_run(tmp_path, seed) > 50

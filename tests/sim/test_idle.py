@@ -38,7 +38,7 @@ def _steps(seed: int) -> list[tuple[str, Any]]:
     rng = random.Random(seed)
     steps: list[tuple[str, Any]] = []
     now, asleep = 100_000, 0
-    for number in range(36):
+    for number in range(24):
         if number % 12 == 0:
             asleep = rng.randrange(3)  # one partition brings nothing for a while
         for partition in range(3):

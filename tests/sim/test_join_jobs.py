@@ -113,7 +113,7 @@ def outcome(via: str, max_rows: int, tasks: int = 4) -> list[Counter[str]]:
         return [Counter(map(str, driver.output(name))) for name in ("pairs", "windows")]
 
 
-@pytest.mark.parametrize("max_rows", [5, 11])
+@pytest.mark.parametrize("max_rows", more([11], [5, 11]))
 def test_a_join_behind_the_bus_gives_the_same(max_rows: int) -> None:
     """Where tasks are ahead of the stage's watermark, too."""
     assert outcome("bus", max_rows) == outcome("exchange", 1000)

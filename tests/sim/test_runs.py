@@ -72,7 +72,7 @@ class Runs:
     """A bounded job that is started again and again, as by ``headrace run --bounded``."""
 
     def __init__(self, via: str, *, replace: bool = False, home: Path | None = None) -> None:
-        self.driver = TestDriver(make(via), home=home, max_rows=20)
+        self.driver = TestDriver(make(via), home=home, max_rows=30)
         with_settings(self.driver, "job", replace_outputs=replace)
         columns = {"user": pa.string(), "n": pa.int64(), "at": pa.int64()}
         self.driver.create("clicks", columns, time="at", partitions=2)

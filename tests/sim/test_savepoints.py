@@ -114,7 +114,7 @@ def test_the_first_job_goes_on_and_the_savepoint_stays(kind: str, tmp_path: Path
             driver.run()
 
         save_running(driver, step=go_on)
-        for _ in range(20):
+        for _ in range(12):
             world.feed(20)
             driver.run()
         held = {part.state.job: part.state.epoch for part in driver.parts}

@@ -142,7 +142,7 @@ def in_duckdb(text: str, tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]
     """Return the rows of each query of an app, by its name."""
     app = load_app(SqlText(text, "app.sql"))
     found = {}
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("set error_on_division_by_zero = false")
         for name, table in tables.items():
             connection.register(name, table)
