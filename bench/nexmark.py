@@ -52,7 +52,7 @@ from headrace.testing import TestDriver
 
 RATE, WARM_UP = 1_000, 5_000
 PARTITIONS, APPEND_ROWS, EPOCH_ROWS = 2, 10_000, 250_000
-KILLED, KILLS = ("q5", "q7", "q8", "q18"), 3
+KILLED, KILLS, EPOCHS = ("q5", "q7", "q8", "q18"), 3, 12
 
 
 def tables_of(events: int) -> dict[str, pa.Table]:
@@ -174,7 +174,8 @@ def _shown(column: str, kind: str) -> str:
 def kill(name: str, tables: Mapping[str, pa.Table], home: Path) -> dict[str, Any]:
     """Run a query in processes that are killed, to its end; return what it came to."""
     app = load_app(QUERIES / f"{name}.sql")
-    settings = bench_settings(home, tasks=2, max_rows=EPOCH_ROWS // 10, bounded=True)
+    epoch_rows = sum(len(tables[stream]) for stream in streams_of(app)) // EPOCHS
+    settings = bench_settings(home, tasks=2, max_rows=epoch_rows, bounded=True)
     with open_bus(settings.bus_dir) as bus:
         for stream in streams_of(app):
             table = tables[stream]
@@ -182,7 +183,7 @@ def kill(name: str, tables: Mapping[str, pa.Table], home: Path) -> dict[str, Any
             append_rows(bus, stream, table, 0, len(table))
     command = [str(Path(sys.executable).with_name("headrace")), "run", "--standalone"]
     command += ["--bounded", "--json", "--set", "job.tasks=2"]
-    command += ["--set", f"epoch.max_rows={EPOCH_ROWS // 10}", str(QUERIES / f"{name}.sql")]
+    command += ["--set", f"epoch.max_rows={epoch_rows}", str(QUERIES / f"{name}.sql")]
     environment = {**os.environ, "HEADRACE_HOME": str(home)}
     epochs = kills = 0
     while True:
