@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace import extras
-from headrace.cli.options import Config, Home, Json, Set, open_home_bus, settings_of
-from headrace.cli.output import count_text, show_json, show_table
+from headrace.cli.options import Config, Home, Json, Set, Wait, open_home_bus, settings_of
+from headrace.cli.output import count_text, show_json, show_line, show_table
 from headrace.cli.state import json_row
 from headrace.errors import InvalidInputError
 
@@ -173,6 +173,91 @@ def try_app(
             typer.echo(f"{one.table}: {one}")
     if any(one.is_wrong for one in differences):
         raise typer.Exit(1)
+
+
+@app.command()
+def deploy(
+    file: File,
+    is_sure: Annotated[
+        bool, typer.Option("--yes", help="Deploy it; without it, only the review is printed.")
+    ] = False,
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Write the version before the last one to FILE.")
+    ] = False,
+    wait: Wait = 60.0,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Review how an app differs from its last version, and make it the next one.
+
+    The review has operators that are added, removed or changed, and what the state of the job does
+    not fit; such a version is refused. With `--yes`, a job that has state is saved under
+    `before-vN`, and the text is stored as version N. Nothing is stopped or started: stop the job,
+    and run the file.
+
+    `--rollback` writes the version before the last one to the file, to be deployed as the next
+    one. It prints the commands that let it begin from the savepoint.
+
+    Guide: sql, savepoints.
+
+    For example:
+
+        headrace sql deploy top.sql --yes
+    """
+    from headrace.cli.jobs.stop import save
+    from headrace.files import Files
+    from headrace.sql import load_app
+    from headrace.sql.versions import AppVersions
+
+    settings = settings_of(home, config, overrides)
+    if rollback:
+        job = load_app(file).job.name
+        versions = AppVersions(settings, job)
+        version = versions.before()
+        name = f"before-v{version + 1}"
+        Files().replace(file, versions.path(version).read_bytes())
+        steps = [
+            f"headrace jobs stop {job}",
+            f"headrace jobs reset {job}",
+            f"headrace run {file} --from-savepoint {name}",
+        ]
+        if as_json:
+            show_json({"job": job, "version": version, "file": str(file), "next": steps})
+        else:
+            show_line(f"{file}: version {version} of app {job}; to go back to its state:")
+            typer.echo("\n".join(f"  {step}" for step in steps))
+        return
+    found, plan = _planned(file, settings)
+    job = found.job.name
+    versions = AppVersions(settings, job)
+    numbers = versions.numbers()
+    former = _planned(versions.path(numbers[-1]), settings)[1] if numbers else None
+    review = versions.review(plan, former)
+    facts = {"job": job, **asdict(review), "is_deployed": False, "savepoint": None}
+    if is_sure and review.state:
+        raise InvalidInputError(
+            f"version {review.version} of app {job!r} does not fit its state: "
+            f"{'; '.join(review.state)}"
+        )
+    if not as_json:
+        show_line(f"app {job}, version {review.version}:")
+        typer.echo("\n".join(review.operators or ["no operator differs"]))
+        fits = "its state fits" if review.has_state else "it has no state yet"
+        typer.echo("\n".join(review.state or [fits]))
+    if is_sure:
+        if review.has_state:
+            facts["savepoint"] = f"before-v{review.version}"
+            save(job, f"before-v{review.version}", None, wait, home)
+        versions.add(found.statements.source.text)
+        facts["is_deployed"] = True
+    if as_json:
+        show_json(facts)
+    elif is_sure:
+        show_line(f"deployed; run it with: headrace run {file}")
+    else:
+        show_line("nothing was changed; deploy it with --yes")
 
 
 @app.command()

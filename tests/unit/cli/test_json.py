@@ -51,6 +51,7 @@ CASES: dict[str, list[str]] = {
     "jobs delete": ["shop", "--yes"],
     "jobs rescale": ["shop", "--tasks", "3"],
     "sql check": ["clicks.sql"],
+    "sql deploy": ["clicks.sql"],
     "sql explain": ["clicks.sql"],
     "sql test": ["clicks.sql"],
     "sql query": ["clicks.sql", "select * from anns"],

@@ -92,6 +92,8 @@ MISTAKES = [
     ("bus configure orders --retain soon", "--retain is 'soon'; expected a duration"),
     ("bus ls --set a=b", None),
     ("sql check none.sql", "cannot read the SQL app none.sql"),
+    ("sql deploy none.sql", "cannot read the SQL app none.sql"),
+    ("sql deploy none.sql --rollback", "cannot read the SQL app none.sql"),
     ("sql explain none.sql", "cannot read the SQL app none.sql"),
     ("sql test none.sql", "cannot read the SQL app none.sql"),
     ("sql query none.sql 'select 1'", "cannot read the SQL app none.sql"),

@@ -13,6 +13,7 @@ from tests.support.homes import FILES
 from headrace.bus import FileBus, StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.sql import SqlText, load_app
+from headrace.testing import TestDriver
 
 HEAD = """CREATE APPLICATION shop;
 CREATE INPUT TABLE orders(at, user, amount) FROM SCRIBE("orders") TIME at;
@@ -518,3 +519,30 @@ def test_an_app_is_tried_on_files(tmp_path: Path) -> None:
     assert "1 rows are missing, 1 are not expected" in differs.out
     expected.write_text("".join(json.dumps({"user": "a"}) + "\n" for _ in lines))
     done("sql", "test", file)
+
+
+def test_versions_are_reviewed_deployed_and_taken_back(tmp_path: Path) -> None:
+    file = home_with_app(tmp_path, 12)
+    first, home = file.read_text(), ("--home", str(tmp_path))
+    review = done("sql", "deploy", str(file), *home)
+    assert "app shop, version 1:" in review
+    assert "+ sums: " in review
+    assert "nothing was changed" in review
+    assert "deployed" in done("sql", "deploy", str(file), "--yes", *home)
+    assert "there is none to go back to" in refused("sql", "deploy", str(file), "--rollback", *home)
+    with TestDriver(load_app(file).job, home=tmp_path, memory_bus=False) as driver:
+        driver.run()
+    file.write_text(first.replace("sum(amount)", "max(amount)"))
+    assert "does not fit its state" in refused("sql", "deploy", str(file), "--yes", *home)
+    file.write_text(f"{first} HAVING sum(amount) > 3")
+    again = json.loads(done("sql", "deploy", str(file), "--yes", "--json", *home))
+    assert (again["version"], again["savepoint"]) == (2, "before-v2")
+    assert [line[0] for line in again["operators"]]
+    assert again["state"] == []
+    assert "before-v2" in done("jobs", "savepoints", "shop", *home)
+    back = json.loads(done("sql", "deploy", str(file), "--rollback", "--json", *home))
+    assert file.read_text() == first
+    assert back["version"] == 1
+    for step in back["next"][1:]:
+        extra = ["--standalone", "--bounded"] if " run " in step else []
+        assert headrace(*step.split()[1:], *extra, *home).code == 0
