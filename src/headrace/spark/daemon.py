@@ -7,7 +7,7 @@ each process that is forked: a second of a core. ``spark.python.daemon.module`` 
 
 A slot has a daemon of its own, and Spark starts those of an executor one after the other, each with
 its first process. So that process is forked at once, and loads by itself, beside those of the other
-slots; what the daemon loads is for those that take its place.
+slots; what the daemon loads, a while later, is for those that take its place.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import importlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
@@ -25,6 +26,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 SLOT_VARIABLE = "HEADRACE_SLOT"
+PRELOAD_AFTER_S = 10.0
 _ZIPS = re.compile(r"(pyspark|py4j-.*-src)\.zip")
 _VERSIONS = ("pyspark/version.py", "py4j/version.py")
 
@@ -78,22 +80,41 @@ def preload() -> None:
     gc.freeze()  # pages that no collection writes to stay shared
 
 
-def preload_at_second_fork() -> None:
-    """Have this process import what each needs before it forks for the second time."""
-    daemon, forks = os.getpid(), count(1)
+def preload_after_first_fork(delay_s: float = PRELOAD_AFTER_S) -> None:
+    """Have this process fork once as it is, and import what each needs a while later.
 
-    def prepare() -> None:
-        if os.getpid() == daemon and next(forks) == 2:
-            preload()
+    A second fork waits for that, or does it.
 
-    os.register_at_fork(before=prepare)
+    Args:
+        delay_s: so that what is forked first has the processor to itself.
+    """
+    daemon, forks, lock, loaded = os.getpid(), count(1), threading.Lock(), threading.Event()
+
+    def load() -> None:
+        with lock:
+            if not loaded.is_set():
+                preload()
+                loaded.set()
+
+    later = threading.Timer(delay_s, load)
+    later.daemon = True
+
+    def before() -> None:
+        if os.getpid() == daemon and next(forks) > 1:
+            load()
+
+    def after() -> None:
+        if os.getpid() == daemon and later.ident is None:
+            later.start()
+
+    os.register_at_fork(before=before, after_in_parent=after)
 
 
 def start() -> None:
     """Serve as Spark's own daemon does: a worker for each connection."""
     sys.path[:] = without_zips(sys.path)
     if SLOT_VARIABLE in os.environ:
-        preload_at_second_fork()
+        preload_after_first_fork()
     else:
         preload()
     importlib.import_module("pyspark.daemon").manager()

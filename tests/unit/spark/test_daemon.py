@@ -6,6 +6,7 @@ from pathlib import Path
 
 import py4j
 import pyspark
+import pytest
 
 from headrace.spark.daemon import without_zips
 
@@ -94,11 +95,15 @@ def test_what_is_forked_computes_with_what_was_loaded_and_draws_numbers_of_its_o
 
 
 REPLACED = """
-import json, os, sys
+import json, os, sys, time
 import headrace.spark.daemon as daemon
 
-daemon.preload_at_second_fork()
-for _ in range(3):
+delay_s, deadline = float(sys.argv[1]), time.monotonic() + 60
+daemon.preload_after_first_fork(delay_s)
+for number in range(3):
+    while number and not delay_s and daemon.PRELOADED[-1] not in sys.modules:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     if not os.fork():
         print(json.dumps([name in sys.modules for name in daemon.PRELOADED]), flush=True)
         os._exit(0)
@@ -106,9 +111,17 @@ for _ in range(3):
 """
 
 
-def test_the_first_process_of_a_slot_is_forked_at_once_and_others_with_what_is_loaded():
+@pytest.mark.parametrize("delay_s", ["0", "3600"])
+def test_the_first_process_of_a_slot_is_forked_at_once_and_others_with_what_is_loaded(
+    delay_s: str,
+) -> None:
+    """By the daemon in the meantime, or by the fork that needs it."""
     said = subprocess.run(
-        [sys.executable, "-c", REPLACED], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", REPLACED, delay_s],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     ).stdout
     first, *others = map(json.loads, said.splitlines())
     assert not any(first)
