@@ -113,13 +113,7 @@ def parse(text: str, tables: AppTables, windows: Windows) -> Query:
         InvalidInputError: it is none, or names what is not there; shows where.
     """
     source = SqlText(text)
-    try:
-        tree = parse_query(source)
-    except InvalidInputError:
-        raise
-    except ValueError as error:  # several statements
-        place = Place(0, len(text))
-        raise source.mistake("expected one query: SELECT ... FROM ...", place) from error
+    tree = parse_query(source)
     for read in tree.find_all(exp.Table, exp.Subquery):
         if read.args.get(WINDOW) is not None:
             raise source.mistake("windows are those of tables; a query gives none", place_of(read))
