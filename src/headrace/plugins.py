@@ -36,6 +36,9 @@ JOBS = "headrace.jobs"
 QUERIES = "headrace.queries"
 """``sql`` returns the stream of a query over streams, ``where`` the expression of a condition."""
 
+ROUTES = "headrace.routes"
+"""Routes of the API of a driver: a function that adds them, of the app and the ``LiveJob``."""
+
 _KINDS = {
     COMMANDS: "command",
     SINKS: "sink",
@@ -43,6 +46,7 @@ _KINDS = {
     TABLES: "keeper of tables",
     JOBS: "kind of file",
     QUERIES: "compiler of queries",
+    ROUTES: "group of routes",
 }
 
 

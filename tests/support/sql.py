@@ -12,7 +12,11 @@ import duckdb
 import pyarrow as pa
 from sqlglot import exp, parse_one
 
+from headrace.control.live_job import LiveJob
 from headrace.sql import SqlText, load_app
+from headrace.sql.query_engine import Answer, QueryEngine, QueryLimits, parse
+from headrace.sql.query_tables import Windows
+from headrace.sql.routes import live_tables
 from headrace.testing import TestDriver
 
 Row = dict[str, Any]
@@ -239,3 +243,24 @@ def played(
                 driver.advance()
         driver.finish()
         return {name: driver.output(stream) for name, stream in app.tables.items()}
+
+
+class TableQueries:
+    """Queries over the tables of a driver's job, as its API answers them.
+
+    Args:
+        live: what the driver shows of the job.
+        limits: of each query, where they are others than usual.
+    """
+
+    def __init__(self, live: LiveJob, **limits: Any) -> None:
+        self._tables, self._engine = live_tables(live), QueryEngine(QueryLimits(**limits))
+
+    def answer(self, query: str, windows: Windows = "past") -> Answer:
+        """Return the answer, with the epoch that it is of."""
+        return self._engine.answer(self._tables, parse(query, self._tables, windows), windows)
+
+    def __call__(self, query: str, windows: Windows = "past") -> list[Row]:
+        """Return the rows."""
+        rows: list[Row] = self.answer(query, windows).rows.to_pylist()
+        return rows

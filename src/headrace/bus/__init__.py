@@ -13,6 +13,7 @@ from headrace.bus.memory import MemoryBus
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import (
     Appended,
+    AppendedUpTo,
     Compacted,
     Fence,
     OffsetBatch,
@@ -25,6 +26,7 @@ from headrace.bus.stream_stores import StreamSettings
 
 __all__ = [
     "Appended",
+    "AppendedUpTo",
     "Bus",
     "BusOptions",
     "Compacted",

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from headrace.bus.spec import (
     Appended,
+    AppendedUpTo,
     Compacted,
     Fence,
     OffsetBatch,
@@ -246,6 +247,15 @@ class Stream(ABC):
     @abstractmethod
     def ends(self) -> list[int]:
         """Return the next offset of each partition."""
+
+    def as_of(self, producer: Producer, sequence: int) -> list[AppendedUpTo]:
+        """Return how far each partition goes as of a sequence of a producer.
+
+        What is read up to there is what was there before the producer appended under any higher
+        sequence, rows of others included. Streams that nobody appends to go to their ends.
+        """
+        del producer, sequence
+        return [AppendedUpTo(end, -1) for end in self.ends()]
 
     @abstractmethod
     def read(

@@ -18,7 +18,7 @@ import pyarrow as pa
 from headrace.bus.appender import Appender
 from headrace.bus.compaction import CompactionWriter
 from headrace.bus.index_files import IndexFiles
-from headrace.bus.index_table import Entry, IndexView
+from headrace.bus.index_table import Entry, IndexView, LastAppend
 from headrace.bus.log import (
     BusContext,
     CompactionRequest,
@@ -207,6 +207,10 @@ class FileLog(Log):
                 return last is not None and last.sequence == sequence
             with contextlib.suppress(SegmentReplacedError):
                 return view.find(producer, sequence) is not None
+
+    def last(self, producer: bytes) -> LastAppend | None:
+        """Return the last append of a producer, as of the last view."""
+        return self._index.table.producers.last(producer)
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the mapped segment of an entry, and its path."""

@@ -234,6 +234,7 @@ class ProducerState:
 
 
 _NONE: Entries = np.zeros(0, ENTRY)
+_LOOKED_AT = 1024
 _NO_OFFSETS: Int64s = np.zeros(0, np.int64)
 
 
@@ -334,6 +335,22 @@ class IndexView(NamedTuple):
             if len(found):
                 return _entry(entries, int(found[0]))
         return None
+
+    def end_as_of(self, producer: bytes, sequence: int) -> int:
+        """Return where the first append of a producer above a sequence is; the end without one."""
+        low, high = np.frombuffer(producer, "<u8")
+        found = self.next_offset
+        for block in self._back(self.begin):
+            for stop in range(len(block), 0, -_LOOKED_AT):
+                entries = block[max(0, stop - _LOOKED_AT) : stop]
+                own = (entries["producer"][:, 0] == low) & (entries["producer"][:, 1] == high)
+                own &= (entries["flags"] & SEQUENCED) != 0
+                later = own & (entries["sequence"] > sequence)
+                if later.any():
+                    found = int(entries["first_offset"][later][0])
+                if (own & ~later).any():
+                    return found
+        return found
 
     def _back(self, start: int) -> Iterator[Entries]:
         yield self.entries

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -28,12 +29,14 @@ from headrace.bus.index_table import (
     Entry,
     IndexView,
     Int64s,
+    LastAppend,
     ProducerState,
     segment_begins,
 )
 from headrace.bus.options import BusOptions
 from headrace.bus.spec import (
     Appended,
+    AppendedUpTo,
     Compacted,
     Fence,
     OffsetBatch,
@@ -230,6 +233,21 @@ class Log(ABC):
     @abstractmethod
     def knows(self, producer: bytes, sequence: int) -> bool:
         """Say whether a producer has appended here under a sequence, of rows that are kept."""
+
+    @abstractmethod
+    def last(self, producer: bytes) -> LastAppend | None:
+        """Return the last append of a producer, as of the last view; ``None``: none is known."""
+
+    def as_of(self, producer: bytes, sequence: int) -> AppendedUpTo:
+        """Return how far the partition goes as of a sequence of a producer."""
+        while True:
+            view, last = self.view(), self.last(producer)
+            if last is None:
+                return AppendedUpTo(view.next_offset, -1)
+            if last.sequence <= sequence:
+                return AppendedUpTo(view.next_offset, last.sequence)
+            with suppress(SegmentReplacedError):
+                return AppendedUpTo(view.end_as_of(producer, sequence), sequence)
 
     @abstractmethod
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:

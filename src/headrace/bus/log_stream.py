@@ -43,6 +43,7 @@ from headrace.bus.log import (
 )
 from headrace.bus.spec import (
     Appended,
+    AppendedUpTo,
     Compacted,
     Fence,
     OffsetBatch,
@@ -414,6 +415,10 @@ class LogStream(Stream):
     def ends(self) -> list[int]:
         """Return the next offset of each partition."""
         return [log.view().next_offset for log in self._partitions()]
+
+    def as_of(self, producer: Producer, sequence: int) -> list[AppendedUpTo]:
+        """Return how far each partition goes as of a sequence of a producer."""
+        return [log.as_of(producer.digest(), sequence) for log in self._partitions()]
 
     def read(
         self,

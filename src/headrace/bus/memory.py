@@ -15,7 +15,15 @@ import pyarrow as pa
 
 from headrace.bus.bus import Bus, Stream, check_existing_stream
 from headrace.bus.compaction import CompactedRows, Compaction
-from headrace.bus.index_table import ENTRY, NO_TIME, Entry, EntryTable, IndexView, Int64s
+from headrace.bus.index_table import (
+    ENTRY,
+    NO_TIME,
+    Entry,
+    EntryTable,
+    IndexView,
+    Int64s,
+    LastAppend,
+)
 from headrace.bus.log import (
     BusContext,
     CompactionRequest,
@@ -117,6 +125,10 @@ class MemoryLog(Log):
     def knows(self, producer: bytes, sequence: int) -> bool:
         """Say whether a producer has appended here under a sequence."""
         return self.view().find(producer, sequence) is not None
+
+    def last(self, producer: bytes) -> LastAppend | None:
+        """Return the last append of a producer."""
+        return self._table.producers.last(producer)
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the frames of an entry."""

@@ -286,6 +286,17 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
+class AppendedUpTo(NamedTuple):
+    """How far a partition goes as of a sequence of a producer.
+
+    ``next_offset`` is where the first append above the sequence begins, or else the end. What the
+    producer appends up to ``sequence`` is before that, and nothing else; -1: nothing of it.
+    """
+
+    next_offset: int
+    sequence: int
+
+
 class Stored(NamedTuple):
     """The size of a partition: rows, and bytes of their frames."""
 

@@ -113,6 +113,10 @@ class Client:
         """
         return json.loads(self._asked(path, None))
 
+    def read(self, path: str) -> bytes:
+        """Return the answer to a GET as it comes; raises as ``get`` does."""
+        return self._asked(path, None)
+
     def get_as(self, path: str, kind: type[_T]) -> _T:
         """Return the answer to a GET as what it stands for; raises as ``get`` does.
 

@@ -22,6 +22,7 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from headrace import plugins
 from headrace.config import Explanation
 from headrace.control.alert_rules import RuleStatus
 from headrace.control.history import JobHistory, SampleLog, job_history, sample_of
@@ -436,6 +437,8 @@ def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
     add_savepoint_routes(app, live, handle)
     add_status_routes(app, live)
     add_state_routes(app, live)
+    for name in plugins.names(plugins.ROUTES):
+        plugins.load(plugins.ROUTES, name)(app, live)
     return app
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from headrace.coordinator.epoch_records import EpochSummary
     from headrace.coordinator.job_group import JobGroup
     from headrace.coordinator.manifest import JobState
+    from headrace.plan.stages import JobPlan
     from headrace.runtime.orders import HotKeys
 
 
@@ -312,6 +313,11 @@ class LiveJob:
     def states(self) -> list[JobState]:
         """The states of its parts, senders first; raises as ``state`` does."""
         return self._begun.states
+
+    @property
+    def plans(self) -> list[JobPlan]:
+        """The plans of its parts, senders first; raises as ``state`` does."""
+        return self._begun.plans
 
     @property
     def stages(self) -> list[StageStatus]:

@@ -152,6 +152,11 @@ class Coordinator:
         return self._bus
 
     @property
+    def plan(self) -> JobPlan:
+        """The plan that epochs run; another one once streams of a pattern come or go."""
+        return self._plan
+
+    @property
     def files(self) -> Files:
         """By these the job's storage is changed; they refuse, once a newer driver has begun."""
         return self._storage.files

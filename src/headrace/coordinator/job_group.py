@@ -17,6 +17,7 @@ from headrace.coordinator.job_parts import group_state
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.rescale import wanted_counts
 from headrace.errors import UnavailableError
+from headrace.plan.stages import JobPlan
 
 
 class JobGroup:
@@ -45,6 +46,11 @@ class JobGroup:
     def states(self) -> list[JobState]:
         """The state of each part, senders first."""
         return [part.state for part in self._parts]
+
+    @property
+    def plans(self) -> list[JobPlan]:
+        """The plan of each part, senders first."""
+        return [part.plan for part in self._parts]
 
     @property
     def standbys_wanted(self) -> dict[str, int]:

@@ -61,6 +61,11 @@ def sequence_of(state: JobState, number: int) -> int:
     return state.epoch * _PARTS + number
 
 
+def last_sequence_of(state: JobState) -> int:
+    """Return the sequence that no append of the last epoch is above, and any later one is."""
+    return sequence_of(state, _PARTS - 1)
+
+
 def publish_outputs(
     state: JobState, bus: Bus, root: Path, fence: Fence, inner: Collection[str] = ()
 ) -> int:

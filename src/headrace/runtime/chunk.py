@@ -63,9 +63,7 @@ class Chunk:
 
     def frame(self) -> pl.DataFrame:
         """Return the user columns as a Polars frame."""
-        frame = pl.from_arrow(self.batch)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
+        return frame_of(self.batch)
 
     def with_batch(self, batch: pa.RecordBatch) -> Chunk:
         """Return the same rows with other columns."""
@@ -111,6 +109,20 @@ class Chunk:
             for name in schema.names
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+FEW_ROWS = 1024
+"""So many rows are worked on by the thread itself: Polars's pool may be busy with others."""
+
+
+def frame_of(batch: pa.RecordBatch) -> pl.DataFrame:
+    """Return the columns of a batch as a Polars frame."""
+    if 0 < batch.num_rows <= FEW_ROWS:
+        names = batch.schema.names
+        return pl.DataFrame([pl.Series(*one) for one in zip(names, batch.columns, strict=True)])
+    frame = pl.from_arrow(batch)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 def source_of(origin: int, partition: int) -> int:

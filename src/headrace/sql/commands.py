@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlencode
 
 import typer
 
-from headrace import extras
 from headrace.cli.options import Config, Home, Json, Set, Wait, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_line, show_table
 from headrace.cli.state import json_row
-from headrace.errors import InvalidInputError
+from headrace.control.client import reachable
+from headrace.errors import InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from headrace.config import Settings
     from headrace.plan.stages import JobPlan
     from headrace.sql import SqlApp
+    from headrace.sql.query_tables import Windows
+
+MAX_ROWS = 100_000
+"""Of an answer; the API has the same limit."""
 
 app = typer.Typer(
     name="sql",
@@ -175,6 +180,16 @@ def try_app(
         raise typer.Exit(1)
 
 
+Which = Annotated[
+    Literal["past", "current", "all"],
+    typer.Option(
+        "--windows",
+        help="Those that were sent, those that are open, or both; unless `past`, the column "
+        "`window_is_open` says which.",
+    ),
+]
+
+
 @app.command()
 def deploy(
     file: File,
@@ -264,14 +279,16 @@ def deploy(
 def query(
     file: File,
     text: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT over tables of the app.")],
+    windows: Which = "past",
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Query the tables of an app: all windows that were sent.
+    """Query the tables of an app, as of its last committed epoch.
 
-    The query is one SELECT in DuckDB's SQL. It reads what is committed, also while the app runs.
+    The query is one SELECT in DuckDB's SQL. Where the app runs, its driver answers; else the files
+    of the home do, with the same rows.
 
     Guide: sql.
 
@@ -282,83 +299,38 @@ def query(
     from headrace.sql import load_app
 
     found = load_app(file)
-    with open_home_bus(settings_of(home, config, overrides)) as bus:
-        _show(_answer(found, bus, text), as_json=as_json)
+    settings = settings_of(home, config, overrides)
+    rows = _asked(settings, found.job.name, text, windows)
+    if rows is None:
+        with open_home_bus(settings) as bus:
+            rows = _read(found, bus, settings, text, windows)
+    _show(rows, as_json=as_json)
 
 
-def _answer(found: SqlApp, bus: Bus, text: str) -> pa.Table:
-    """Return the rows of a query over the app's tables, on DuckDB in this process."""
-    from sqlglot import exp
-
-    from headrace.sql.statements import parse_query
-    from headrace.sql.text import SqlText, near, place_of
-
-    source = SqlText(text)
-    tree = parse_query(source)
-    inner = {one.alias for one in tree.find_all(exp.CTE)}
-    tables = {}
-    for table in tree.find_all(exp.Table):
-        if table.name in inner or table.name in tables:
-            continue
-        if table.name not in found.tables:
-            raise source.mistake(
-                f"app {found.job.name!r} has no table {table.sql('duckdb')!r}; "
-                f"{near(table.name, found.tables)}",
-                place_of(table),
-            )
-        tables[table.name] = _rows(bus, found, table.name)
-    return on_duckdb(tables, tree.sql("duckdb"))
-
-
-def _rows(bus: Bus, found: SqlApp, table: str) -> pa.Table:
-    """Return all rows of a table that are committed."""
+def _asked(settings: Settings, job: str, text: str, windows: Windows) -> pa.Table | None:
+    """Return what the driver of an app answers; ``None``: go by its files."""
     import pyarrow as pa
 
-    name = found.tables[table]
-    if name not in bus.names():
-        raise InvalidInputError(
-            f"table {table!r} is empty: stream {name!r} does not exist yet; run the app first"
-        )
-    stream = bus.stream(name)
-    batches = [
-        part.batch
-        for partition in range(stream.spec.partitions)
-        for part in stream.read(partition, stream.begins()[partition])
-    ]
-    return pa.Table.from_batches(batches, stream.spec.schema)
-
-
-def on_duckdb(tables: dict[str, Any], text: str) -> pa.Table:
-    """Return the rows of a query over Arrow tables; it can read nothing else.
-
-    Raises:
-        InvalidInputError: DuckDB refuses the query, or is not installed.
-    """
-    import pyarrow as pa
-
-    duckdb = extras.load("duckdb", "headrace sql query")
-    with duckdb.connect() as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.execute("SET enable_external_access = false")
-        for name, table in tables.items():
-            connection.register(name, table)
-        try:
-            rows: pa.Table = connection.sql(text).to_arrow_table()
-        except duckdb.Error as error:
-            raise InvalidInputError(f"DuckDB: {str(error).splitlines()[0]}") from error
-    return pa.table([_narrow(rows[name]) for name in rows.column_names], rows.column_names)
-
-
-def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return sums of integers, which have 128 bits in DuckDB, as integers where they fit."""
-    import pyarrow as pa
-
-    if not pa.types.is_decimal(column.type) or column.type.scale:
-        return column
+    client = reachable(settings, job)
+    if client is None:
+        return None
+    asked = {"query": text, "windows": windows, "format": "arrow", "limit": MAX_ROWS}
     try:
-        return column.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return column
+        data = client.read(f"/v1/sql?{urlencode(asked)}")
+    except UnavailableError:  # it goes, or is of an older version
+        return None
+    with pa.ipc.open_stream(data) as reader:
+        return reader.read_all()
+
+
+def _read(found: SqlApp, bus: Bus, settings: Settings, text: str, windows: Windows) -> pa.Table:
+    """Return the answer to a query, by what the job has committed to files."""
+    from headrace.sql.query_engine import QueryEngine, QueryLimits, parse
+    from headrace.sql.query_tables import tables_of_files
+
+    tables = tables_of_files(found.job, found.tables, bus, settings)
+    engine = QueryEngine(QueryLimits(rows=MAX_ROWS))
+    return engine.answer(tables, parse(text, tables, windows), windows).rows
 
 
 def _show(rows: pa.Table, *, as_json: bool) -> None:

@@ -190,9 +190,8 @@ def parse_words(source: SqlText, words: Sequence[Token] | None = None) -> Any:
         InvalidInputError: it is none; shows where.
     """
     try:
-        tree, *others = (
-            DuckDB().parser().parse(list(_tokens(source) if words is None else words), source.text)
-        )
+        known = list(_tokens(source) if words is None else words)
+        tree, *others = DuckDB().parser().parse(known, source.text) or [None]
     except ParseError as error:
         found = error.errors[0]
         at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))

@@ -178,6 +178,21 @@ class AppendingContract(BusSuite):
             assert not stream.append(1, rows(0, 1), producer=ME, sequence=3).duplicate
             assert stream.ends() == [7, 1]
 
+    def test_how_far_a_stream_goes_as_of_a_sequence_is_known(
+        self, bus: Bus, tmp_path: Path
+    ) -> None:
+        """Up to the first append above it, with the rows of others before that."""
+        stream = bus.create(SPEC)
+        for sequence in (3, 5, 8):
+            stream.append(0, rows(sequence, 2), producer=ME, sequence=sequence)
+            stream.append(0, rows(100, 1))
+        expected = {2: (0, 2), 3: (3, 3), 4: (3, 4), 5: (6, 5), 8: (9, 8), 9: (9, 8)}
+        with self.reopen(bus, tmp_path / "bus", self.options) as again:
+            stream = again.stream("events")
+            assert {at: stream.as_of(ME, at)[0] for at in expected} == expected
+            assert stream.as_of(ME, 9)[1] == (0, -1)
+            assert stream.as_of(Producer("job/other", "lineage-1"), 3)[0] == (9, -1)
+
     def test_a_sequence_needs_its_producer(self, stream: Stream) -> None:
         """One without the other is refused, and so is a negative sequence."""
         how: dict[str, Any]

@@ -97,6 +97,7 @@ MISTAKES = [
     ("sql explain none.sql", "cannot read the SQL app none.sql"),
     ("sql test none.sql", "cannot read the SQL app none.sql"),
     ("sql query none.sql 'select 1'", "cannot read the SQL app none.sql"),
+    ("sql query none.sql 'select 1' --windows open", None),
     ("warehouse describe visit", "no table 'visit' in warehouse"),
     ("warehouse describe visits --days May", "found days 'May', expected a day such as"),
     ("warehouse compact visit", "did you mean 'visits'?"),

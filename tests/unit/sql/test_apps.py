@@ -453,7 +453,7 @@ def test_an_app_is_checked_run_and_queried_by_commands(tmp_path: Path) -> None:
     assert rows == [{"user": "a", "all_of": 30}, {"user": "b", "all_of": 36}]
     for query, message in (
         ("select * from sum", "did you mean 'sums'?"),
-        ("select nothing from sums", "DuckDB: Binder Error"),
+        ("select nothing from sums", "no column 'nothing'; expected total, user"),
         ("select * from read_csv('/etc/passwd')", "has no table"),
         ("drop table sums", "expected one query"),
     ):

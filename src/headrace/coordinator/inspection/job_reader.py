@@ -189,14 +189,25 @@ def _move(root: Path, files: Files) -> str:
 
 
 def open_sources(
-    state: JobState, root: Path, files: Files, stage: str | None = None
+    state: JobState,
+    root: Path,
+    files: Files,
+    stage: str | None = None,
+    readers: dict[str, SegmentReader] | None = None,
 ) -> list[SegmentRange]:
     """Return the files of a stage's tasks, or of all, in the order in which they count.
+
+    Args:
+        state: which epoch.
+        root: the job's storage.
+        files: the file system.
+        stage: of which tasks; ``None``: of all.
+        readers: files that are open, by path; those that are opened are added.
 
     Raises:
         CorruptDataError: one is damaged or missing.
     """
-    readers: dict[str, SegmentReader] = {}
+    readers = {} if readers is None else readers
     sources = []
     for name, task in state.tasks.items():
         of, _, number = name.rpartition("/")

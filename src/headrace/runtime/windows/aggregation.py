@@ -19,7 +19,7 @@ from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate
 from headrace.plan.stages import UNKEYED
-from headrace.runtime.chunk import Ints
+from headrace.runtime.chunk import FEW_ROWS, Ints
 from headrace.runtime.user_calls import guarded
 
 _ROW, _FIRST_ROW = "__row", "__key"
@@ -84,7 +84,8 @@ class Aggregation:
 
     def shown(self, partials: pl.DataFrame) -> pl.DataFrame:
         """Return the columns that users see."""
-        return self._guarded(lambda: partials.select(self._results))
+        select = partials.select_seq if partials.height <= FEW_ROWS else partials.select
+        return self._guarded(lambda: select(self._results))
 
     def accumulated(
         self, frame: pl.DataFrame, group: str, *, is_last_kept: bool = False

@@ -23,7 +23,7 @@ from headrace.records.keys import (
     key_groups,
 )
 from headrace.records.schema import CLUSTER, TableLayout, normalise
-from headrace.runtime.chunk import Ints
+from headrace.runtime.chunk import Ints, frame_of
 from headrace.runtime.windows.aggregation import Aggregation
 from headrace.state.columnar_table import ColumnarTable
 from headrace.state.columns import TableKeys
@@ -278,7 +278,7 @@ class ColumnarPartials(PartialTable[TableKeys]):
     def lookup(self, keys: TableKeys) -> tuple[pl.DataFrame, Ints]:
         """Search all runs."""
         found = self._table.get(keys)
-        return _frame(found.values), found.index
+        return frame_of(found.values), found.index
 
     def put(self, keys: TableKeys, partials: pl.DataFrame) -> None:
         """Lay rows over those that are there."""
@@ -306,10 +306,4 @@ class ColumnarPartials(PartialTable[TableKeys]):
 
     def _shown(self, rows: pa.RecordBatch) -> pl.DataFrame:
         names = [CLUSTER, *self.keys, *self.partials]
-        return _frame(rows.select(names)).rename({CLUSTER: BUCKET})
-
-
-def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
-    frame = pl.from_arrow(batch)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
+        return frame_of(rows.select(names)).rename({CLUSTER: BUCKET})

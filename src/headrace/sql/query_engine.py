@@ -1,0 +1,532 @@
+"""``SELECT`` over the tables of an app: checked, given the rows that it can use, run by DuckDB.
+
+A query has no access to files, to the network or to settings, and limits on rows and time. What
+its ``WHERE`` says about single columns goes to ``query_tables``, so that few rows are read; DuckDB
+looks at it once more, so it may say less than the query, but never more.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from headrace import extras
+from headrace.clock import SystemClock
+from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
+from headrace.sql.past_rows import MOMENT, TRIES, Wanted
+from headrace.sql.query_tables import IS_OPEN, OFFSET, AppTables, Snapshot, Windows
+from headrace.sql.statements import WINDOW, parse_query
+from headrace.sql.text import Place, SqlText, near, place_of
+
+_CHECK_S, _IDLE_CHECKS = 0.05, 100
+
+
+@dataclass(frozen=True)
+class QueryLimits:
+    """What a query may take.
+
+    Args:
+        rows: of the answer.
+        read_rows: of each table, after what the conditions leave out.
+        seconds: for DuckDB; reading what it gets comes before.
+        memory: that DuckDB may use for all queries of a process.
+    """
+
+    rows: int = 10_000
+    read_rows: int = 10_000_000
+    seconds: float = 10.0
+    memory: str = "512MB"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One table in a query: the name of the app's table, the one in its place, what is wanted."""
+
+    table: str
+    alias: str
+    wanted: Wanted
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that was checked against the tables of an app.
+
+    ``sql`` is DuckDB's, with a name of its own for each time that a table is read.
+    """
+
+    source: SqlText
+    tree: exp.Query
+    sql: str
+    readings: tuple[Reading, ...]
+
+    def by_offset(self) -> Query:
+        """Return it with the offset of the row that each row of the answer is made of.
+
+        Raises:
+            InvalidInputError: rows of the answer are made of several, or in another order.
+        """
+        tree = self.tree
+        parts = ("distinct", "group", "having", "order", "limit", "offset", "qualify", "joins")
+        several = (exp.AggFunc, exp.Window, exp.CTE, exp.Unnest, exp.Explode, exp.Select)
+        inner = [node for node in tree.find_all(*several) if node is not tree]
+        has_parts = any(tree.args.get(name) for name in parts)
+        if not isinstance(tree, exp.Select) or has_parts or inner or len(self.readings) != 1:
+            raise self.source.mistake(
+                "only SELECT columns FROM a table, with WHERE, can be followed row by row",
+                Place(0, len(self.source.text)),
+            )
+        tree = tree.select(f'"{OFFSET}" AS "{_ID}"', dialect="duckdb")
+        return replace(self, tree=tree, sql=tree.sql("duckdb"))
+
+
+_ID = "__id"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of a query, and the epoch that they are of; -1: the app has committed none."""
+
+    job: str
+    epoch: int
+    rows: pa.Table
+
+
+def parse(text: str, tables: AppTables, windows: Windows) -> Query:
+    """Check a query, and find out which rows it can use.
+
+    Args:
+        text: one ``SELECT``.
+        tables: of the app.
+        windows: which ones it sees.
+
+    Raises:
+        InvalidInputError: it is none, or names what is not there; shows where.
+    """
+    source = SqlText(text)
+    tree = parse_query(source)
+    for read in tree.find_all(exp.Table, exp.Subquery):
+        if read.args.get(WINDOW) is not None:
+            raise source.mistake("windows are those of tables; a query gives none", place_of(read))
+    _check_functions(source, tree)
+    inner = {one.alias.lower() for one in tree.find_all(exp.CTE)}
+    readings = []
+    for number, table in enumerate(list(tree.find_all(exp.Table))):
+        if isinstance(table.this, exp.Identifier) and table.name.lower() in inner and not table.db:
+            continue
+        name = _named(source, table, tables)
+        schema, alias = tables.schema(name), f"__table{number}"
+        if windows != "past" and IS_OPEN in schema.names:
+            raise source.mistake(
+                f"table {name!r} has a column {IS_OPEN!r} of its own; ask for windows=past",
+                place_of(table),
+            )
+        readings.append(Reading(name, alias, _wanted(table, schema, tree)))
+        table.set("alias", table.args.get("alias") or exp.TableAlias(this=table.this.copy()))
+        table.set("this", exp.to_identifier(alias, quoted=True))
+        table.set("db", None)
+        table.set("catalog", None)
+    return Query(source, tree, tree.sql("duckdb"), tuple(readings))
+
+
+def _named(source: SqlText, table: exp.Table, tables: AppTables) -> str:
+    """Return the app's table that one of a query means: by its name, or that of its stream."""
+    known = tables.streams
+    place = place_of(table)
+    stream = f"{table.db}.{table.name}"
+    for name, sent_to in known.items():
+        if not isinstance(table.this, exp.Identifier):  # a function
+            break
+        if name.lower() == table.name.lower() and not table.db:
+            return name
+        if table.db and sent_to.lower() == stream.lower():
+            return name
+    raise source.mistake(
+        f"app {tables.job!r} has no table {table.sql('duckdb')!r}; {near(table.name, known)}", place
+    )
+
+
+_AMPLIFIERS = frozenset(
+    [
+        *("array_resize", "bitstring", "format", "generate_series"),
+        *("list_resize", "pad", "printf", "repeat"),
+    ]
+)
+"""Functions, as sqlglot names them, that make a value of any size: DuckDB is not ended in one."""
+
+
+def _check_functions(source: SqlText, tree: exp.Query) -> None:
+    for call in tree.find_all(exp.Func):
+        names = [call.name] if isinstance(call, exp.Anonymous) else type(call).sql_names()
+        if not _AMPLIFIERS.isdisjoint(one.lower() for one in names):
+            raise source.mistake(
+                f"a query cannot call {names[0].lower()}, which makes values of any size",
+                place_of(call),
+            )
+
+
+def _wanted(table: exp.Table, schema: pa.Schema, tree: exp.Query) -> Wanted:
+    """Return what the ``WHERE`` around a table says about its columns by themselves."""
+    select = table.find_ancestor(exp.Select)
+    where = None if select is None else select.args.get("where")
+    if where is None or select is None or table.args.get("pivots"):
+        return Wanted()
+    # Which rows these join depends on rows that a condition would leave out.
+    if any(one.method in ("ASOF", "POSITIONAL") for one in tree.find_all(exp.Join)):
+        return Wanted()
+    name = table.alias_or_name.lower()
+    is_alone = not select.args.get("joins") and not select.args.get("laterals")
+    lowered = [one.lower() for one in schema.names]
+    values: dict[str, tuple[Any, ...]] = {}
+    times: dict[str, tuple[int | None, int | None]] = {}
+    for condition in _conditions(where.this):
+        for column, kind, literals in _compared(condition):
+            at = column.name.lower()
+            mine = column.table.lower() == name or (not column.table and is_alone)
+            if not mine or lowered.count(at) != 1:
+                continue
+            field = schema.field(lowered.index(at))
+            if kind == "=" and (found := _values(literals, field.type)) is not None:
+                before = values.get(field.name)
+                values[field.name] = found if before is None else _both(before, found)
+            if field.type == MOMENT:
+                _narrow(times, field.name, kind, literals)
+    return Wanted(values, times)
+
+
+def _both(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value for value in one if value in other) or one[:1]
+
+
+def _conditions(node: Any) -> Iterator[Any]:
+    """Yield the conditions that all have to hold."""
+    if isinstance(node, exp.Paren):
+        yield from _conditions(node.this)
+    elif isinstance(node, exp.And):
+        yield from _conditions(node.left)
+        yield from _conditions(node.right)
+    else:
+        yield node
+
+
+_COMPARED = {exp.EQ: "=", exp.GT: ">", exp.GTE: ">", exp.LT: "<", exp.LTE: "<"}
+_TURNED = {"=": "=", ">": "<", "<": ">"}
+
+
+def _compared(node: Any) -> Iterator[tuple[exp.Column, str, list[Any]]]:
+    """Yield columns that are compared with literals: how, and with which; bounds are included."""
+    kind = _COMPARED.get(type(node))
+    if kind is not None:
+        if isinstance(node.left, exp.Column):
+            yield node.left, kind, [node.right]
+        elif isinstance(node.right, exp.Column):
+            yield node.right, _TURNED[kind], [node.left]
+    elif isinstance(node, exp.In) and isinstance(node.this, exp.Column) and node.expressions:
+        yield node.this, "=", list(node.expressions)
+    elif isinstance(node, exp.Between) and isinstance(node.this, exp.Column):
+        yield node.this, ">", [node.args["low"]]
+        yield node.this, "<", [node.args["high"]]
+
+
+def _values(literals: Sequence[Any], kind: pa.DataType) -> tuple[Any, ...] | None:
+    """Return literals as values of a column; ``None`` where they are not plainly of its type."""
+    found: list[Any] = []
+    for literal in literals:
+        if isinstance(literal, exp.Literal) and literal.is_string and pa.types.is_string(kind):
+            found.append(str(literal.this))
+        elif _is_integer(literal) and pa.types.is_integer(kind):
+            value = int(literal.sql())
+            try:
+                pa.scalar(value, kind)
+            except (pa.ArrowInvalid, OverflowError):
+                return None
+            found.append(value)
+        elif isinstance(literal, exp.Boolean) and pa.types.is_boolean(kind):
+            found.append(bool(literal.this))
+        else:
+            return None
+    return tuple(found)
+
+
+def _is_integer(node: Any) -> bool:
+    plain = node.this if isinstance(node, exp.Neg) else node
+    return isinstance(plain, exp.Literal) and not plain.is_string and plain.is_int
+
+
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def _moment_us(node: Any) -> int | None:
+    """Return a moment that is written out, as microseconds since 1970; ``None``: it is not."""
+    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
+        if node.to.this.value not in ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMPNTZ"):
+            return None
+        node = node.this
+    if not isinstance(node, exp.Literal) or not node.is_string:
+        return None
+    try:
+        found = datetime.datetime.fromisoformat(str(node.this).strip())
+    except ValueError:
+        return None
+    found = found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+    return (found - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def _narrow(
+    times: dict[str, tuple[int | None, int | None]], name: str, kind: str, literals: Sequence[Any]
+) -> None:
+    moments = [_moment_us(one) for one in literals]
+    known = [one for one in moments if one is not None]
+    if not known or len(known) < len(moments):
+        return
+    low, high = times.get(name, (None, None))
+    # DuckDB may round what has more digits, so a bound is one further.
+    least, greatest = min(known) - 1, max(known) + 1
+    if kind in "=>":
+        low = least if low is None else max(low, least)
+    if kind in "=<":
+        high = greatest if high is None else min(high, greatest)
+    times[name] = low, high
+
+
+class _Watchdog:
+    """Interrupts calls that take too long: one thread for all, as beginning one can take long."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._numbers, self._clock = count(), SystemClock()
+        self._changed, self._is_idle = threading.Condition(), False
+        threading.Thread(target=self._run, name="headrace query limits", daemon=True).start()
+
+    @contextmanager
+    def limit(self, seconds: float, interrupt: Callable[[], None]) -> Iterator[None]:
+        """Interrupt what is done within, if it takes longer; afterwards, it is left alone."""
+        with self._changed:
+            number = next(self._numbers)
+            self._calls[number] = self._clock.monotonic() + seconds, interrupt
+            if self._is_idle:
+                self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._calls.pop(number, None)
+
+    def _run(self) -> None:
+        checks = 0
+        with self._changed:
+            while True:
+                checks = 0 if self._calls else checks + 1
+                self._is_idle = checks > _IDLE_CHECKS  # to be woken delays a query by some ms
+                self._changed.wait(None if self._is_idle else _CHECK_S)
+                now = self._clock.monotonic()
+                for number in [n for n, (due, _) in self._calls.items() if due <= now]:
+                    self._calls.pop(number)[1]()
+
+
+_watchdog = cache(_Watchdog)
+
+
+class QueryEngine:
+    """DuckDB in this process, for queries of any thread over rows that are given to it.
+
+    Args:
+        limits: of each query.
+    """
+
+    def __init__(self, limits: QueryLimits | None = None) -> None:
+        self.limits = limits or QueryLimits()
+        self._duckdb = extras.load("duckdb", "headrace sql query")
+        self._connection = self._duckdb.connect(
+            ":memory:",
+            config={
+                "enable_external_access": "false",
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "python_enable_replacements": "false",
+                "temp_directory": "",
+                "memory_limit": self.limits.memory,
+                "threads": 1,  # the app has the others; a point query needs none
+            },
+        )
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET lock_configuration = true")
+
+    def answer(
+        self, tables: AppTables, query: Query, windows: Windows, most: int | None = None
+    ) -> Answer:
+        """Answer a query as of one committed epoch.
+
+        Args:
+            tables: of the app.
+            query: checked against them.
+            windows: which ones it sees.
+            most: how many rows it may return; ``None``: as the limits say.
+
+        Raises:
+            InvalidInputError: DuckDB refuses it, or it takes more than the limits.
+            UnavailableError: files of each snapshot were swept before they could be read.
+        """
+        for _ in range(TRIES):
+            asked = tables.snapshot()
+            try:
+                rows = {one.alias: self.rows(tables, one, windows, asked) for one in query.readings}
+            except CorruptDataError:
+                if tables.snapshot().version == asked.version:
+                    raise
+                continue
+            return Answer(asked.job, asked.epoch, self.run(query, rows, most))
+        raise UnavailableError(
+            f"job {tables.job!r} swept its files {TRIES} times before they could be read; raise "
+            "state.keep_epochs"
+        )
+
+    def rows(
+        self, tables: AppTables, reading: Reading, windows: Windows, snapshot: Snapshot
+    ) -> pa.Table:
+        """Return the rows of a table that a query can use."""
+        found = []
+        if windows != "current":
+            past = tables.past(reading.table, snapshot, reading.wanted, self.limits.read_rows)
+            found.append(past if windows == "past" else _marked(past, is_open=False))
+        if windows != "past":
+            found.append(self._open(tables, reading, windows, snapshot))
+        return pa.concat_tables(found)
+
+    def by_row(
+        self, query: Query, rows: pa.Table, windows: Windows
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield the rows of an answer, each with the offset that it is of.
+
+        Args:
+            query: ``by_offset``.
+            rows: of its table, with offsets; of windows that were sent.
+            windows: which ones the query sees.
+        """
+        if windows != "past":
+            rows = _marked(rows, is_open=False)
+        found = self.run(query, {query.readings[0].alias: rows}, rows.num_rows)
+        for row in found.to_pylist():
+            row.pop(OFFSET, None)
+            yield row.pop(_ID), row
+
+    def open_rows(
+        self, tables: AppTables, query: Query, windows: Windows, snapshot: Snapshot
+    ) -> list[dict[str, Any]]:
+        """Return the rows of an answer that are of open windows, as of a snapshot.
+
+        Args:
+            tables: of the app.
+            query: ``by_offset``.
+            windows: which ones it sees, open ones among them.
+            snapshot: of an epoch.
+
+        Raises:
+            CorruptDataError: files of the snapshot were swept, or damaged.
+        """
+        reading = query.readings[0]
+        rows = self._open(tables, reading, windows, snapshot)
+        rows = rows.append_column(OFFSET, pa.nulls(rows.num_rows, pa.int64()))
+        found = self.run(query, {reading.alias: rows}).to_pylist()
+        return [{n: value for n, value in row.items() if n not in (OFFSET, _ID)} for row in found]
+
+    def _open(
+        self, tables: AppTables, reading: Reading, windows: Windows, snapshot: Snapshot
+    ) -> pa.Table:
+        """Return the rows of open windows that a query can use."""
+        rows = tables.current(reading.table, snapshot, reading.wanted)
+        if rows is None and windows == "current":
+            raise InvalidInputError(
+                f"table {reading.table!r} has no windows: its rows are sent as they come; ask for "
+                "windows=past"
+            )
+        rows = tables.schema(reading.table).empty_table() if rows is None else rows
+        return _marked(rows, is_open=True)
+
+    def run(self, query: Query, rows: Mapping[str, pa.Table], most: int | None = None) -> pa.Table:
+        """Return the answer to a query over the rows of its tables.
+
+        Args:
+            query: checked.
+            rows: by the names that it has for them.
+            most: how many rows it may return; ``None``: as the limits say.
+
+        Raises:
+            InvalidInputError: DuckDB refuses it, or the answer takes more than the limits.
+        """
+        limits = self.limits
+        most = limits.rows if most is None else most
+        with self._connection.cursor() as cursor:
+            for name, table in rows.items():
+                cursor.register(name, table)
+            try:
+                with _watchdog().limit(limits.seconds, cursor.interrupt):
+                    found = cursor.sql(query.sql).to_arrow_reader(most + 1)
+                    batches, size = [], 0
+                    for batch in found:
+                        batches.append(batch)
+                        size += batch.num_rows
+                        if size > most:
+                            break
+            except self._duckdb.InterruptException as error:
+                raise InvalidInputError(
+                    f"the query took more than {limits.seconds:g} s; add conditions to it"
+                ) from error
+            except self._duckdb.Error as error:
+                names = {name for table in rows.values() for name in table.column_names}
+                raise _refusal(query.source, names - {OFFSET}, error) from error
+        if size > most:
+            raise InvalidInputError(
+                f"the answer has more than {most:,} rows; add LIMIT or conditions, or ask "
+                "for more with limit"
+            )
+        table = pa.Table.from_batches(batches, found.schema)
+        names = table.column_names
+        return pa.table([_whole(table.column(at)) for at in range(len(names))], names)
+
+
+def _marked(rows: pa.Table, *, is_open: bool) -> pa.Table:
+    return rows.append_column(IS_OPEN, pa.repeat(pa.scalar(is_open), rows.num_rows))
+
+
+_UNKNOWN = {
+    "column": r'column "([^"]+)" not found|not have a column named "([^"]+)"',
+    "function": r"Function with name (\w+) does not exist",
+}
+"""What DuckDB says of names that it does not know; it then names the nearest ones."""
+
+
+def _refusal(source: SqlText, columns: set[str], error: Exception) -> InvalidInputError:
+    """Return what DuckDB says, at the first place of the name that it is about."""
+    said = str(error)
+    message, found = f"DuckDB: {said.splitlines()[0]}", re.search(r'"([^"]+)"', said)
+    for what, pattern in _UNKNOWN.items():
+        if (unknown := re.search(pattern, said)) is not None:
+            name = next(filter(None, unknown.groups()))
+            nearest = re.findall(r'"([^"]+)"', said[unknown.end() :].partition("LINE")[0])
+            known = {*nearest, *(columns if what == "column" else ())}
+            message = f"no {what} {name!r}" + (f"; {near(name, known)}" if known else "")
+            found = unknown
+    name = "" if found is None else next(filter(None, found.groups()))
+    at = re.search(rf"\b{re.escape(name)}\b", source.text, re.IGNORECASE) if name else None
+    place = Place(0, len(source.text)) if at is None else Place(*at.span())
+    return source.mistake(message, place)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return sums of integers, which have 128 bits in DuckDB, as integers where they fit."""
+    if not pa.types.is_decimal(column.type) or column.type.scale:
+        return column
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return column

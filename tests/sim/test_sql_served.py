@@ -1,0 +1,320 @@
+"""Queries over an app's tables: past and current windows, as of each epoch, equal brute force."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from tests.support.cli import done
+from tests.support.soak import more
+from tests.support.sql import Row, TableQueries, plain
+from tests.support.watching import api, live_job, show_parts
+
+from headrace.errors import InvalidInputError
+from headrace.sql import SqlApp, SqlText, load_app
+from headrace.testing import TestDriver, each_at
+
+COLUMNS = {"at": pa.int64(), "user": pa.string(), "country": pa.string(), "units": pa.int64()}
+BEGIN = 1_700_000_100_000
+MINUTE = 60_000
+APP = """
+CREATE APPLICATION shop WITH (topk = 2);
+CREATE INPUT TABLE orders(at, user, country, units) FROM SCRIBE("orders") TIME at
+    LATENESS '1 minute';
+CREATE TABLE spent AS SELECT user AS who, country, count(*) AS n, sum(units) AS total
+    FROM orders [5 minutes] GROUP BY user, country;
+CREATE TABLE often AS SELECT user, count(*) AS n FROM orders [5 minutes] GROUP BY user
+    HAVING count(*) > 2;
+CREATE TABLE everybody AS SELECT count(*) AS n, max(units) AS most FROM orders [2 minutes];
+CREATE TABLE hops AS SELECT country, sum(units) AS total FROM orders [10 minutes every 5 minutes];
+CREATE TABLE visits AS SELECT user, count(*) AS n FROM orders [session 90 seconds];
+CREATE TABLE best AS SELECT country, user, topk(units) AS units FROM orders [5 minutes];
+CREATE STREAM large AS SELECT user, units FROM orders WHERE units > 5;
+"""
+TUMBLING = """
+    SELECT {columns}, make_timestamptz(b * {size} * 1000) AS window_start,
+        make_timestamptz((b + 1) * {size} * 1000) AS window_end
+    FROM (SELECT *, "at" // {size} AS b FROM orders) GROUP BY {keys}b {having}
+"""
+MODEL = {
+    "spent": TUMBLING.format(
+        columns="user AS who, country, count(*) AS n, sum(units)::BIGINT AS total",
+        keys="user, country, ",
+        size=5 * MINUTE,
+        having="",
+    ),
+    "often": TUMBLING.format(
+        columns="user, count(*) AS n", keys="user, ", size=5 * MINUTE, having="HAVING count(*) > 2"
+    ),
+    "everybody": TUMBLING.format(
+        columns="count(*) AS n, max(units) AS most", keys="", size=2 * MINUTE, having=""
+    ),
+    "hops": f"""
+        SELECT country, sum(units)::BIGINT AS total, make_timestamptz(b * 1000) AS window_start,
+            make_timestamptz((b + {10 * MINUTE}) * 1000) AS window_end
+        FROM (SELECT *, unnest(["at" // {5 * MINUTE}, "at" // {5 * MINUTE} - 1]) * {5 * MINUTE} AS b
+            FROM orders)
+        GROUP BY country, b
+    """,
+    "visits": """
+        SELECT user, count(*) AS n, make_timestamptz(min("at") * 1000) AS window_start,
+            make_timestamptz((max("at") + 90000) * 1000) AS window_end
+        FROM (
+            SELECT *, sum(begins) OVER
+                (PARTITION BY user ORDER BY "at" ROWS UNBOUNDED PRECEDING) AS s
+            FROM (SELECT *, ("at" - lag("at", 1, -99999999) OVER (PARTITION BY user ORDER BY "at")
+                >= 90000)::INT AS begins FROM orders)
+        ) GROUP BY user, s
+    """,
+    "best": f"""
+        SELECT country, user, best AS units, make_timestamptz(b * {5 * MINUTE} * 1000)
+            AS window_start, make_timestamptz((b + 1) * {5 * MINUTE} * 1000) AS window_end
+        FROM (SELECT country, user, "at" // {5 * MINUTE} AS b, max(units) AS best FROM orders
+            GROUP BY ALL)
+        QUALIFY row_number() OVER (PARTITION BY country, b ORDER BY best DESC, user) <= 2
+    """,
+}
+
+
+def orders(dice: random.Random, count: int, begin: int) -> list[dict[str, Any]]:
+    """Return rows of some minutes, less than a minute out of order."""
+    rows: list[dict[str, Any]] = []
+    for number in range(count):
+        at = begin + number * 15_000 - dice.randrange(50_000) // 1000 * 1000
+        user, country = f"u{dice.randrange(5)}", dice.choice(["de", "fr", "it's"])
+        rows.append({"at": at, "user": user, "country": country, "units": dice.randrange(-2, 9)})
+    return rows
+
+
+def in_order(rows: list[Row]) -> list[tuple[Any, ...]]:
+    """Return rows of a table that can be compared."""
+    return sorted(map(plain, rows), key=repr)
+
+
+def modelled(fed: list[Row], table: str) -> list[Row]:
+    """Return the rows of all windows of what was fed, as DuckDB makes them."""
+    with duckdb.connect() as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("orders", pa.Table.from_pylist(fed, pa.schema(list(COLUMNS.items()))))
+        rows: list[Row] = connection.sql(MODEL[table]).to_arrow_table().to_pylist()
+        return rows
+
+
+def assert_windows(table: str, found: list[Row], fed: list[Row], note: object = "") -> None:
+    """Compare all windows of a table with those of what was fed."""
+    rows, expected = [dict(row) for row in found], modelled(fed, table)
+    for row in rows:
+        row.pop("window_is_open")
+    if table == "best":  # which of several with the same score are shown may differ
+        for row in rows + expected:
+            row.pop("user")
+    assert in_order(rows) == in_order(expected), (table, note)
+
+
+MOMENTS = ["epoch.planned", "epoch.before_commit", "commit.published", "epoch.output_published"]
+
+
+@pytest.mark.parametrize("seed", more([0], range(60)))
+def test_at_every_moment_an_answer_is_of_what_one_epoch_committed(seed: int) -> None:
+    dice = random.Random(seed)
+    fed = orders(dice, 40, BEGIN)
+    with TestDriver(load_app(SqlText(APP)).job, tasks=dice.choice([1, 3])) as driver:
+        driver.create("orders", COLUMNS, time="at")
+        driver.feed("orders", fed)
+        driver.run()
+        live = live_job(driver)
+        ask = TableQueries(live)
+        committed = {live.state.epoch: list(fed)}
+
+        def look() -> None:
+            table = dice.choice(list(MODEL))
+            answer = ask.answer(f"SELECT * FROM {table}", "all")
+            assert_windows(table, answer.rows.to_pylist(), committed[answer.epoch], answer.epoch)
+            seen.add(answer.epoch)
+
+        for _ in range(3):
+            seen = set[int]()
+            rows = orders(dice, dice.randrange(1, 30), fed[-1]["at"] + MINUTE)
+            fed += rows
+            committed[live.state.epoch + 1] = list(fed)
+            driver.feed("orders", rows)
+            with each_at(MOMENTS, look):
+                assert driver.advance() is not None
+            assert seen == {live.state.epoch - 1, live.state.epoch}
+            if dice.random() < 0.5:
+                driver.crash()
+                show_parts(live, driver)
+            mark = driver.watermarks["orders.by_who_country"]
+            assert mark is not None
+            for table in MODEL:
+                found = ask(f"SELECT *, epoch_ms(window_end) AS e FROM {table}", "all")
+                assert all(row["window_is_open"] == (row.pop("e") > mark) for row in found)
+                assert_windows(table, found, fed)
+            for windows, is_open in (("past", False), ("current", True)):
+                expected = [row for row in found if row["window_is_open"] is is_open]
+                assert len(ask(f"SELECT * FROM {table}", windows)) == len(expected)
+        assert len(ask("SELECT * FROM large", "all")) == sum(r["units"] > 5 for r in fed)
+
+
+WHERE = [
+    "who = 'u1'",
+    "who = 'u1' AND country = 'de'",
+    "who IN ('u1', 'u2') AND country IN ('de', 'it''s') AND n > 1",
+    "window_start >= '2023-11-14 22:25:00'",
+    "window_end <= TIMESTAMP '2023-11-14 22:25:00' AND who > 'u1'",
+    "window_start BETWEEN '2023-11-14T22:20:00' AND '2023-11-14T22:30:00Z' AND country = 'fr'",
+    "who = 'u1' OR country = 'de'",
+    "NOT (who = 'u1')",
+    "n = 2 AND WHO = 'u2'",
+    "window_start = '2023-11-14 22:20:00'",
+    "who = 'nobody'",
+    "'u3' = who AND '2023-11-14 22:20:00' < window_end",
+    "who = 'u1' AND who = 'u2'",
+]
+
+
+def test_conditions_leave_out_what_duckdb_leaves_out() -> None:
+    fed = orders(random.Random(1), 120, BEGIN)
+    with TestDriver(load_app(SqlText(APP)).job, tasks=2) as driver, duckdb.connect() as model:
+        driver.create("orders", COLUMNS, time="at")
+        for at in range(0, len(fed), 40):
+            driver.feed("orders", fed[at : at + 40])
+            driver.run()
+        ask = TableQueries(live_job(driver))
+        every = ask("SELECT * FROM spent", "all")
+        assert {row["window_is_open"] for row in every} == {True, False}
+        model.execute("SET TimeZone = 'UTC'")
+        model.register("spent", pa.Table.from_pylist(every))
+        counts = set()
+        for where in WHERE:
+            sql = f"SELECT who, country, n, total FROM spent WHERE {where}"
+            wanted = model.sql(sql).to_arrow_table().to_pylist()
+            assert in_order(ask(sql, "all")) == in_order(wanted), where
+            counts.add(len(wanted))
+        assert len(counts) > 6, "the conditions are of different kinds"
+        sql = (
+            "WITH a AS (SELECT who, n FROM spent WHERE country = 'de') SELECT a.who, b.n "
+            "FROM a LEFT JOIN spent AS b ON a.who = b.who AND a.n = b.n "
+            "WHERE b.country = 'fr' UNION ALL SELECT who, n FROM spent WHERE who = 'u1'"
+        )
+        assert in_order(ask(sql, "all")) == in_order(model.sql(sql).to_arrow_table().to_pylist())
+
+
+def offline(driver: TestDriver, app: SqlApp, query: str, windows: str) -> list[Row]:
+    """Return what ``headrace sql query`` finds in the files of a home."""
+    file = driver.home / "shop.sql"
+    file.write_text(app.statements.source.text)
+    words = ("sql", "query", str(file), query, "--windows", windows)
+    lines = done(*words, "--json", "--home", driver.home).splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    ("point", "is_committed"),
+    [("epoch.before_commit", False), ("commit.published", True), ("epoch.output_published", True)],
+)
+def test_after_a_crash_there_is_what_was_committed_and_all_of_it(
+    point: str, is_committed: bool, tmp_path: Path
+) -> None:
+    app = load_app(SqlText(APP))
+    fed = orders(random.Random(2), 80, BEGIN)
+    query = "SELECT * FROM spent ORDER BY ALL"
+    with TestDriver(app.job, tasks=2, home=tmp_path, memory_bus=False) as driver:
+        driver.create("orders", COLUMNS, time="at")
+        driver.feed("orders", fed[:50])
+        driver.run()
+        driver.feed("orders", fed[50:])
+        driver.advance_with_crash(point)
+        found = offline(driver, app, "SELECT * EXCLUDE window_is_open FROM spent", "all")
+        expected = modelled(fed if is_committed else fed[:50], "spent")
+        assert len(found) == len(expected)
+        assert sum(row["total"] for row in found) == sum(row["total"] for row in expected)
+        driver.run()
+        live = live_job(driver)
+        with api(driver, live):
+            served = offline(driver, app, query, "all")
+        assert len(served) == len(modelled(fed, "spent"))
+        assert offline(driver, app, query, "all") == served, "by the API as by files"
+
+
+OTHERS = """
+CREATE APPLICATION shop;
+CREATE INPUT TABLE orders(at, user, country, units) FROM SCRIBE("orders") TIME at
+    LATENESS '1 minute';
+CREATE VIEW each AS SELECT user, country, count(*) AS n FROM orders [2 minutes]
+    GROUP BY user, country;
+CREATE TABLE of_windows AS SELECT country, max(n) AS most, sum(n) AS n FROM each [4 minutes]
+    GROUP BY country;
+CREATE TABLE by_view AS SELECT * FROM each WHERE n > 1;
+CREATE TABLE of_union AS SELECT user, sum(units) AS total FROM
+    (SELECT at, user, units FROM orders UNION ALL SELECT at, country, -units FROM orders)
+    [5 minutes] GROUP BY user;
+CREATE TABLE union_of AS SELECT user AS name, count(*) AS n FROM orders [5 minutes] GROUP BY user
+    UNION ALL SELECT country, count(*) AS n FROM orders [session 1 minute] GROUP BY country
+    UNION ALL SELECT 'all' AS name, count(*) AS n FROM orders [5 minutes];
+CREATE TABLE once AS SELECT DISTINCT country, units > 1 AS good FROM orders [5 minutes];
+CREATE TABLE pairs AS SELECT a.user, count(*) AS n, max(b.units) AS most
+    FROM orders a [2 minutes] JOIN orders b [2 minutes] ON a.user = b.user GROUP BY a.user;
+CREATE TABLE late WITH (allowed_lateness = '10 minutes', late = 'update') AS
+    SELECT user, count(*) AS n FROM orders [3 minutes] GROUP BY user;
+CREATE TABLE slid AS SELECT user, sum(units) AS total FROM orders [sliding 3 minutes] GROUP BY user;
+CREATE TABLE totals AS SELECT user, count(*) AS n, sum(units) AS total FROM orders GROUP BY user;
+CREATE TABLE all_of AS SELECT count(*) AS n, max(units) AS most FROM orders;
+CREATE TABLE early AS SELECT user, count(*) AS n FROM orders [5 minutes] GROUP BY user
+    EMIT EARLY EVERY '1 minute';
+CREATE TABLE stepped AS SELECT user, count(*) AS n FROM orders GROUP BY user EMIT EVERY '1 minute';
+CREATE VIEW counted AS SELECT user, count(*) AS n FROM orders [5 minutes] GROUP BY user;
+CREATE TABLE paired AS SELECT a.user, n, total FROM counted AS a JOIN of_union AS b
+    ON a.user = b.user AND a.window_start = b.window_start;
+CREATE STREAM users AS SELECT DISTINCT user FROM orders;
+CREATE STREAM large AS SELECT user, units FROM orders WHERE units > 5;
+"""
+WINDOWED = ["of_windows", "by_view", "of_union", "union_of", "once", "pairs", "late", "slid"]
+REFUSED = {
+    "early": "current windows of table 'early' cannot be shown: .* sends windows early",
+    "stepped": "the last row of each key is the newest; ask for windows=past",
+    "paired": "cannot be shown: between the windows and the table is",
+    "users": "table 'users' has no windows: its rows are sent as they come; ask for windows=past",
+    "large": "table 'large' has no windows",
+}
+
+
+def test_current_windows_are_what_the_end_of_the_inputs_sends() -> None:
+    fed = orders(random.Random(5), 60, BEGIN)
+    app = load_app(SqlText(OTHERS))
+    with TestDriver(app.job, tasks=2) as driver:
+        driver.create("orders", COLUMNS, time="at")
+        for at in range(0, len(fed), 20):
+            driver.feed("orders", fed[at : at + 20])
+            driver.run()
+        ask = TableQueries(live_job(driver))
+        found = {name: ask(f"SELECT * FROM {name}", "all") for name in WINDOWED}
+        totals = {name: ask(f"SELECT * FROM {name}", "current") for name in ("totals", "all_of")}
+        [ann] = ask("SELECT user, n FROM totals WHERE user = 'u1'", "current")
+        for name, message in REFUSED.items():
+            with pytest.raises(InvalidInputError, match=message):
+                ask(f"SELECT * FROM {name}", "current")
+            assert len(ask(f"SELECT * FROM {name}")) == len(driver.output(app.tables[name]))
+        assert len(ask("SELECT * FROM large", "all")) == len(ask("SELECT * FROM large"))
+        driver.finish()
+        for name, rows in found.items():
+            past = [row for row in rows if not row["window_is_open"]]
+            assert 0 < len(past) < len(rows), name
+            shown = [_without(row, "window_is_open") for row in rows]
+            assert in_order(shown) == in_order(driver.output(app.tables[name])), name
+        for name, rows in totals.items():
+            newest = {row.get("user"): row for row in driver.output(app.tables[name])}
+            shown = [_without(row, "window_is_open") for row in rows]
+            assert in_order(shown) == in_order(list(newest.values())), name
+        assert ann["n"] == sum(row["user"] == "u1" for row in fed)
+        assert ask("SELECT * FROM slid", "current") == [], "the inputs have ended"
+
+
+def _without(row: Mapping[str, Any], name: str) -> Row:
+    return {key: value for key, value in row.items() if key != name}
