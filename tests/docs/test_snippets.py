@@ -3,7 +3,7 @@
 ``python`` runs with the assertions in it, ``pycon`` says what is shown; the commands of ``sh``
 name programs, verbs, commands and options that there are; ``console`` is run by
 ``test_console`` and ``test_ten_minutes``; ``toml`` is loaded, ``sql`` asked, or loaded where it is
-an app; ``text`` is what is printed.
+an app; ``text`` is what is printed; ``js`` and ``bash`` are run by ``test_pipes_page``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.coordinator.manifest import InputPosition
 from headrace.sql import SqlText, load_app
 from headrace.testing import TestDriver
 
-LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text"}
+LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text", "js", "bash"}
 PYTHON, TOML, SQL = all_blocks("python"), all_blocks("toml"), all_blocks("sql")
 TALKS = all_blocks("pycon")
 TYPED = [(block, words) for block in all_blocks("sh", "console") for words, _ in commands(block)]
@@ -49,6 +49,7 @@ def test_python_runs(
     if "spark" in block.text:
         request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
     module = types.ModuleType("snippet")
     source = "\n" * block.line + block.text
     exec(compile(source, str(block.page), "exec", dont_inherit=True), module.__dict__)
@@ -84,6 +85,7 @@ def is_there(words: list[str]) -> bool:
         name = next((n for n in (" ".join(rest[:2]), *rest[:1]) if n in ALL), None)
         if name is None:
             return rest in (["--install-completion"], ["--help"], ["--version"])
+        rest = rest[: rest.index("--")] if "--" in rest else rest
         known = {option for one in ALL[name].params for option in one.opts} | {"--help"}
         options = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
         return options <= known

@@ -50,6 +50,7 @@ CASES: dict[str, list[str]] = {
     "jobs rewind": ["shop", "--to", "1"],
     "jobs delete": ["shop", "--yes"],
     "jobs rescale": ["shop", "--tasks", "3"],
+    "pipe": ["--stream", "orders", "--until", "latest", "cat"],
     "sql check": ["clicks.sql"],
     "sql deploy": ["clicks.sql"],
     "sql explain": ["clicks.sql"],

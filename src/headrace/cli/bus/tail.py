@@ -41,14 +41,15 @@ class TailedRow(NamedTuple):
     row: dict[str, Any]
 
 
-class _ReadEnds(NamedTuple):
+class ReadEnds(NamedTuple):
     """Up to which offset each partition is read now, and whether none is ever read further."""
 
     offsets: dict[int, int]
     is_reached: bool
 
     @classmethod
-    def of(cls, stops: Mapping[int, int], ends: Sequence[int]) -> _ReadEnds:
+    def of(cls, stops: Mapping[int, int], ends: Sequence[int]) -> ReadEnds:
+        """Return them where partitions have some ends."""
         reached = all(stop <= ends[p] for p, stop in stops.items())
         return cls({p: min(stop, ends[p]) for p, stop in stops.items()}, reached)
 
@@ -101,7 +102,7 @@ class Tail:
             most = DEFAULT_ROWS if most is None else most
         elif until is None and not follow:
             until = "latest"  # a stream that grows while it is printed has no end of its own
-        stop = self._stop(until)
+        stop = self.stop(until)
         ends = stop(self._stream.ends())
         if start is None:
             assert most is not None
@@ -127,21 +128,28 @@ class Tail:
             found += last
         return _ordered(found)[max(0, len(found) - most) :]
 
-    def _stop(self, until: str | None) -> Callable[[Sequence[int]], _ReadEnds]:
-        """Return what says how far to read when partitions have some ends."""
+    def stop(self, until: str | None) -> Callable[[Sequence[int]], ReadEnds]:
+        """Return what says how far to read when partitions have some ends.
+
+        Args:
+            until: ``latest``, an offset, a time; ``None``: forever.
+
+        Raises:
+            InvalidInputError: it cannot be read, or is an offset of several partitions.
+        """
         if until is None or until == "latest":
             here = self._stream.ends()
             fixed = {p: NEVER if until is None else here[p] for p in self._partitions}
-            return lambda ends: _ReadEnds.of(fixed, ends)
+            return lambda ends: ReadEnds.of(fixed, ends)
         if until.isdecimal():
             self._check_single(int(until), "--until")
-            return lambda ends: _ReadEnds.of(dict.fromkeys(self._partitions, int(until)), ends)
+            return lambda ends: ReadEnds.of(dict.fromkeys(self._partitions, int(until)), ends)
         time_ms = read_time(until, "--until", "latest, an offset, or a time")
 
-        def at_time(ends: Sequence[int]) -> _ReadEnds:
+        def at_time(ends: Sequence[int]) -> ReadEnds:
             found = {p: self._stream.offset_at(p, time_ms) for p in self._partitions}
             later = {p: at if at < ends[p] else NEVER for p, at in found.items()}
-            return _ReadEnds.of(later, ends)
+            return ReadEnds.of(later, ends)
 
         return at_time
 
@@ -149,7 +157,7 @@ class Tail:
         self,
         at: dict[int, int],
         most: int | None,
-        stop: Callable[[Sequence[int]], _ReadEnds],
+        stop: Callable[[Sequence[int]], ReadEnds],
         *,
         follow: bool,
     ) -> Iterator[list[TailedRow]]:
