@@ -88,6 +88,7 @@ def test_a_second_signal_exits_at_once(shop: Shop) -> None:
     process = shop.start("run", "shop.py:waits", *MASTER)
     until(lambda: list(shop.gates.iterdir()), "a worker at the gate")
 
+    assert "waits: running" in next_line(process.stderr)
     process.send_signal(signal.SIGINT)
     assert "ending the epoch" in next_line(process.stderr)
     process.send_signal(signal.SIGINT)
