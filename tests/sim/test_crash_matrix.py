@@ -78,7 +78,7 @@ def name_of(cell: Cell) -> str:
 EVERY = [cell for base in bases() for cell in choices(base, FACTORS, allows)]
 
 
-@pytest.mark.parametrize("cell", more(CELLS, EVERY, share=100), ids=name_of)
+@pytest.mark.parametrize("cell", more(CELLS, EVERY), ids=name_of)
 def test_whoever_dies_anywhere_loses_and_doubles_nothing(cell: Cell) -> None:
     kind = SUBJECTS[cell["job"]]
     is_copied = kind is Copied

@@ -96,7 +96,7 @@ def _summed(rows: list[Row]) -> list[Row]:
 
 
 @pytest.mark.parametrize("name", query_names())
-@pytest.mark.parametrize("seed", more(range(1), range(10)))
+@pytest.mark.parametrize("seed", more(range(1), range(10), share=20))
 def test_a_query_comes_to_what_duckdb_does(name: str, seed: int) -> None:
     events, rate = LONG.get(name, (EVENTS, RATE))
     tables = tables_of(events, rate)
