@@ -16,6 +16,7 @@ from tests.sim.processors import Numbered
 
 import headrace as hr
 from headrace import Job
+from headrace.errors import CorruptDataError
 from headrace.testing import TestDriver
 
 
@@ -57,6 +58,28 @@ def test_plain_readers_see_whole_epochs_after_every_crash(point: str, tmp_path: 
         driver.run()
         rows = sum(pl.read_parquet(path).height for path in folder.glob("*/*.parquet"))
         assert rows == sum(fed.values())
+        check(folder, fed)
+
+
+def test_a_file_that_was_damaged_after_its_commit_reaches_no_sink(tmp_path: Path) -> None:
+    """Of one byte that changed, and not of the size: who restarts says which file, each time."""
+    folder, fed = tmp_path / "out", Counter[str]()
+    with TestDriver(job(hr.sinks.parquet(folder))) as driver:
+        driver.create("in", {"user": pa.string()}, partitions=2, key=["user"])
+        feed(driver, fed, 25)
+        assert driver.advance_with_crash("commit.published")
+        waiting = [path for path in driver.home.rglob("*.parquet") if folder not in path.parents]
+        assert waiting
+        whole = waiting[0].read_bytes()
+        waiting[0].write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+        for _ in range(2):
+            with pytest.raises(CorruptDataError, match="sends to its sink, is damaged") as found:
+                driver.run()
+            assert waiting[0].name in str(found.value)
+            driver.crash()
+        assert list(folder.glob("*/*.parquet")) == []
+        waiting[0].write_bytes(whole)
+        driver.run()
         check(folder, fed)
 
 
