@@ -75,6 +75,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("repartition", "partitionBy", "rekey"), _PARTITION),
     **dict.fromkeys(("to", "sink", "sink_to", "to_topic", "write", "write_to", "through"), _SEND),
     **dict.fromkeys(("reduce_by_key", "reduceByKey", "agg", "count", "sum"), _AGGREGATE),
+    **dict.fromkeys(("running", "totals", "mean", "avg", "min", "max", "reduce"), _AGGREGATE),
     **dict.fromkeys(("map_partitions", "mapPartitions", "map_in_pandas"), "use map_batches(f)"),
     **dict.fromkeys(("apply", "transform", "map_values", "mapValues"), "use map(f)"),
     **dict.fromkeys(("flatMap", "explode"), "use flat_map(f), or flat_map(hr.col(list_column))"),
