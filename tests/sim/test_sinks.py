@@ -13,10 +13,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from tests.sim.processors import Numbered
+from tests.support.homes import rows_in
 
 import headrace as hr
 from headrace import Job
-from headrace.errors import CorruptDataError
+from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.testing import TestDriver
 
 
@@ -81,6 +82,34 @@ def test_a_file_that_was_damaged_after_its_commit_reaches_no_sink(tmp_path: Path
         waiting[0].write_bytes(whole)
         driver.run()
         check(folder, fed)
+
+
+def test_a_sink_is_taken_out_of_a_job_only_when_it_has_confirmed_its_rows(tmp_path: Path) -> None:
+    folder, fed = tmp_path / "out", Counter[str]()
+
+    @hr.job("numbered")
+    def without(g: hr.Graph) -> None:
+        keyed = g.input("in").partition_by("user")
+        keyed.process(Numbered, {"n": int}, returns={"user": str, "number": int}).send_to("out")
+
+    with TestDriver(job(hr.sinks.parquet(folder))) as driver:
+        driver.create("in", {"user": pa.string()}, partitions=2, key=["user"])
+        feed(driver, fed, 25)
+        with_sink = driver.job
+        assert driver.advance_with_crash("commit.published")
+        driver.job = without
+        with pytest.raises(InvalidInputError, match="which the graph no longer has"):
+            driver.run()
+        driver.crash()
+        driver.job = with_sink
+        driver.run()
+        check(folder, fed)
+        driver.crash()
+        driver.job = without
+        feed(driver, Counter(), 25)
+        driver.run()
+        check(folder, fed)
+        assert len(rows_in(driver.bus, "out")) == 25
 
 
 @pytest.mark.parametrize("merge_epochs", [None, 3])

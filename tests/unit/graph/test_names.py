@@ -49,8 +49,8 @@ def test_a_method_of_another_library_names_ours(name: str, right: str) -> None:
 
 ELSEWHERE = """
 group_by groupBy key_by keyBy key_on repartition to sink sink_to to_topic write through
-reduce_by_key count sum running map_partitions mapPartitions apply transform flatMap explode withColumn
-assign withColumnRenamed where distinct unique union_all concat tumbling_window foreach
+reduce_by_key count sum running map_partitions mapPartitions apply transform flatMap explode
+withColumn assign withColumnRenamed where distinct unique union_all concat tumbling_window foreach
 """
 
 
