@@ -29,6 +29,7 @@ from headrace.plan.stages import JobPlan
 from headrace.records.schema import type_text
 from headrace.sql.current_rows import Root
 from headrace.sql.query_tables import AppTables, Windows
+from headrace.sql.server_tables import server_rows
 
 if TYPE_CHECKING:
     from headrace.sql.query_engine import Query as SqlQuery
@@ -65,7 +66,7 @@ class SqlTable(Model):
     """A table that can be asked: what the job sends to a stream."""
 
     name: str
-    stream: str
+    stream: str = Field(description="that it is sent to; empty: its state is on a server")
     columns: list[SqlColumn] = Field(description="none before the job has sent a row")
 
 
@@ -103,6 +104,7 @@ def live_tables(live: LiveJob) -> AppTables:
         lambda: table_streams(live.plans),
         lambda: live.plans,
         states,
+        lambda: server_rows(plan.graph for plan in live.plans),
     )
 
 
@@ -196,11 +198,12 @@ class _Service:
     def described(self) -> list[SqlTable]:
         """Return the tables, with the columns of those that are there."""
         found = []
-        for name, stream in self.tables.streams.items():
+        streams = self.tables.streams
+        for name in self.tables.names:
             columns: list[SqlColumn] = []
             with suppress(InvalidInputError):
                 columns = _columns(self.tables.schema(name))
-            found.append(SqlTable(name=name, stream=stream, columns=columns))
+            found.append(SqlTable(name=name, stream=streams.get(name, ""), columns=columns))
         return found
 
 
