@@ -5,6 +5,7 @@ Other verbs take them as jobs.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,6 +20,8 @@ from headrace.control.client import reachable
 from headrace.errors import InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from headrace.bus import Bus
@@ -276,10 +279,54 @@ def deploy(
 
 
 @app.command()
+def serve(
+    file: File,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Answer queries over the tables of an app by HTTP, without running it.
+
+    Any number of such processes can run, on any host that has the storage: each answers `/v1/sql`
+    by what is committed, whether a driver runs or not. Address, port and token are those of
+    `control.host`, `control.port` and `control.token_file`. `headrace sql query` asks one of them
+    where no driver answers. Ends with Ctrl-C.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql serve top.sql --set control.port=8081
+    """
+    from headrace.sql import load_app
+    from headrace.sql.server import TableServer
+
+    found, settings = load_app(file), settings_of(home, config, overrides)
+    with open_home_bus(settings) as bus:
+        server = TableServer(found, bus, settings)
+        if as_json:
+            show_json({"job": found.job.name, "url": server.place.url})
+        else:
+            show_line(f"app {found.job.name}: queries are answered at {server.place.url}/v1/sql")
+        server.serve()
+
+
+@app.command()
 def query(
     file: File,
     text: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT over tables of the app.")],
     windows: Which = "past",
+    urls: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="A server to ask, such as http://host:8081; several: the first that answers. "
+            "HEADRACE_TOKEN has the token.",
+            show_default=False,
+        ),
+    ] = None,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
@@ -287,8 +334,8 @@ def query(
 ) -> None:
     """Query the tables of an app, as of its last committed epoch.
 
-    The query is one SELECT in DuckDB's SQL. Where the app runs, its driver answers; else the files
-    of the home do, with the same rows.
+    The query is one SELECT in DuckDB's SQL. Where the app runs, its driver answers; else a process
+    of `headrace sql serve`, or the files of the home do, with the same rows.
 
     Guide: sql.
 
@@ -300,27 +347,42 @@ def query(
 
     found = load_app(file)
     settings = settings_of(home, config, overrides)
-    rows = _asked(settings, found.job.name, text, windows)
+    rows = _asked(settings, found.job.name, text, windows, urls or [])
     if rows is None:
         with open_home_bus(settings) as bus:
             rows = _read(found, bus, settings, text, windows)
     _show(rows, as_json=as_json)
 
 
-def _asked(settings: Settings, job: str, text: str, windows: Windows) -> pa.Table | None:
-    """Return what the driver of an app answers; ``None``: go by its files."""
+def _asked(
+    settings: Settings, job: str, text: str, windows: Windows, urls: Sequence[str]
+) -> pa.Table | None:
+    """Return what the driver of an app or one of its servers answers; ``None``: go by files."""
     import pyarrow as pa
 
-    client = reachable(settings, job)
-    if client is None:
-        return None
     asked = {"query": text, "windows": windows, "format": "arrow", "limit": MAX_ROWS}
-    try:
-        data = client.read(f"/v1/sql?{urlencode(asked)}")
-    except UnavailableError:  # it goes, or is of an older version
+    path, data = f"/v1/sql?{urlencode(asked)}", None
+    if urls:
+        from headrace.sql.server import read_any
+
+        data = read_any(urls, path)
+    elif (client := reachable(settings, job)) is not None:
+        with suppress(UnavailableError):  # it goes, or is of an older version
+            data = client.read(path)
+    if data is None:
+        data = _served(settings, job, path)
+    if data is None:
         return None
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
+
+
+def _served(settings: Settings, job: str, path: str) -> bytes | None:
+    if not (Path(settings.home) / "sql" / job / "servers").is_dir():
+        return None
+    from headrace.sql.server import answered
+
+    return answered(settings, job, path)
 
 
 def _read(found: SqlApp, bus: Bus, settings: Settings, text: str, windows: Windows) -> pa.Table:

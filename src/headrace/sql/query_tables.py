@@ -20,8 +20,10 @@ import pyarrow as pa
 from headrace.bus import Bus, Stream
 from headrace.bus.log_stream import LogStream
 from headrace.config import Settings
+from headrace.coordinator.commit_log import load_state
 from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.inspection.job_reader import part_readers
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.outputs import (
     bus_appends,
     last_sequence_of,
@@ -285,6 +287,7 @@ def tables_of_files(
         bus: of the home.
         settings: of the home.
     """
+    known: dict[Path, JobState] = {}
 
     def plans() -> list[JobPlan]:
         graph = job.build()
@@ -295,7 +298,12 @@ def tables_of_files(
             readers = part_readers(settings, job.name)
         except InvalidInputError:  # it has committed no epoch
             return []
-        return [(reader.root, reader.state()) for reader in readers]
+        found = []
+        for reader in readers:
+            state = load_state(reader.log, known=known.get(reader.root)) or reader.state()
+            known[reader.root] = state
+            found.append((reader.root, state))
+        return found
 
     served = cache(lambda: server_rows([job.build()]))
     return AppTables(job.name, lambda: bus, lambda: streams, cache(plans), states, served)
