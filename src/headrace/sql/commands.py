@@ -5,8 +5,11 @@ Other verbs take them as jobs.
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -27,8 +30,9 @@ if TYPE_CHECKING:
     from headrace.bus import Bus
     from headrace.config import Settings
     from headrace.plan.stages import JobPlan
-    from headrace.sql import SqlApp
+    from headrace.sql import SqlApp, SqlText
     from headrace.sql.query_tables import Windows
+    from headrace.sql.versions import AppVersions
 
 MAX_ROWS = 100_000
 """Of an answer; the API has the same limit."""
@@ -80,7 +84,7 @@ def check(
 _TITLES = ("table", "stream", "column", "type")
 
 
-def _planned(file: Path, settings: Settings) -> tuple[SqlApp, JobPlan]:
+def _planned(file: Path | SqlText, settings: Settings) -> tuple[SqlApp, JobPlan]:
     """Return an app and the plan of its job."""
     from headrace.coordinator.deployment import make_plan
     from headrace.sources.bounded_bus import preview_inputs
@@ -194,14 +198,27 @@ Which = Annotated[
 
 
 @app.command()
-def deploy(
+def deploy(  # noqa: PLR0913, PLR0917 - one for each option
     file: File,
     is_sure: Annotated[
         bool, typer.Option("--yes", help="Deploy it; without it, only the review is printed.")
     ] = False,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Write the version before the last one to FILE.")
+        bool,
+        typer.Option(
+            "--rollback", help="Go back to the version before the last one; writes it to FILE."
+        ),
     ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="COMMAND",
+            help="Stop the job if it runs, and run the version as COMMAND says, such as "
+            "'run --standalone' or 'submit --master yarn'.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Wait = 60.0,
     config: Config = None,
     overrides: Set = None,
@@ -212,47 +229,34 @@ def deploy(
 
     The review has operators that are added, removed or changed, and what the state of the job does
     not fit; such a version is refused. With `--yes`, a job that has state is saved under
-    `before-vN`, and the text is stored as version N. Nothing is stopped or started: stop the job,
-    and run the file.
+    `before-vN`, and the text is stored as version N. With `--start`, the job is stopped before it
+    is saved, and this process then becomes the command that runs the file; without it nothing is
+    stopped or started.
 
-    `--rollback` writes the version before the last one to the file, to be deployed as the next
-    one. It prints the commands that let it begin from the savepoint.
+    `--rollback` writes the version before the last one to the file. It prints the commands that
+    let it begin from the savepoint; with `--yes --start`, it does what they do, and the version
+    becomes the next one.
 
     Guide: sql, savepoints.
 
     For example:
 
-        headrace sql deploy top.sql --yes
+        headrace sql deploy top.sql --yes --start "run --standalone"
     """
-    from headrace.cli.jobs.stop import save
-    from headrace.files import Files
     from headrace.sql import load_app
     from headrace.sql.versions import AppVersions
 
     settings = settings_of(home, config, overrides)
+    own = _Options(wait, config, tuple(overrides or ()), home, as_json)
+    command = _checked_start(start, is_sure=is_sure, rollback=rollback)
     if rollback:
-        job = load_app(file).job.name
-        versions = AppVersions(settings, job)
-        version = versions.before()
-        name = f"before-v{version + 1}"
-        Files().replace(file, versions.path(version).read_bytes())
-        steps = [
-            f"headrace jobs stop {job}",
-            f"headrace jobs reset {job}",
-            f"headrace run {file} --from-savepoint {name}",
-        ]
-        if as_json:
-            show_json({"job": job, "version": version, "file": str(file), "next": steps})
-        else:
-            show_line(f"{file}: version {version} of app {job}; to go back to its state:")
-            typer.echo("\n".join(f"  {step}" for step in steps))
+        versions = AppVersions(settings, load_app(file).job.name)
+        _roll_back(file, versions, settings, own, command, is_sure=is_sure)
         return
     found, plan = _planned(file, settings)
     job = found.job.name
     versions = AppVersions(settings, job)
-    numbers = versions.numbers()
-    former = _planned(versions.path(numbers[-1]), settings)[1] if numbers else None
-    review = versions.review(plan, former)
+    review = versions.review(plan, _former(file, versions, settings))
     facts = {"job": job, **asdict(review), "is_deployed": False, "savepoint": None}
     if is_sure and review.state:
         raise InvalidInputError(
@@ -266,16 +270,128 @@ def deploy(
         typer.echo("\n".join(review.state or [fits]))
     if is_sure:
         if review.has_state:
-            facts["savepoint"] = f"before-v{review.version}"
-            save(job, f"before-v{review.version}", None, wait, home)
+            facts["savepoint"] = _saved(job, review.version, settings, own, stops=bool(command))
         versions.add(found.statements.source.text)
         facts["is_deployed"] = True
     if as_json:
         show_json(facts)
-    elif is_sure:
-        show_line(f"deployed; run it with: headrace run {file}")
-    else:
+    elif not is_sure:
         show_line("nothing was changed; deploy it with --yes")
+    elif command:
+        show_line(f"deployed; starting: headrace {command[0]} {file} {' '.join(command[1:])}")
+    else:
+        show_line(f"deployed; run it with: headrace run {file}")
+    if command:
+        _become(file, command, own)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Those of a command that others are given, too."""
+
+    wait: float
+    config: Path | None
+    overrides: tuple[str, ...]
+    home: Path | None
+    as_json: bool
+
+    def words(self) -> list[str]:
+        """Return them as words, without how long to wait."""
+        found = [word for one in self.overrides for word in ("--set", one)]
+        found += [] if self.config is None else ["--config", str(self.config)]
+        found += [] if self.home is None else ["--home", str(self.home)]
+        return [*found, *(["--json"] if self.as_json else [])]
+
+
+def _checked_start(start: str | None, *, is_sure: bool, rollback: bool) -> list[str]:
+    """Return the words of ``--start``; none: nothing is started."""
+    words = [] if start is None else shlex.split(start)
+    if start is None:
+        return words
+    if not words or words[0] not in ("run", "submit"):
+        raise InvalidInputError(
+            f"--start is {start!r}; expected 'run' or 'submit' with their options, such as "
+            "'run --standalone'"
+        )
+    if not is_sure:
+        raise InvalidInputError("--start needs --yes; without it only the review is printed")
+    if rollback and words[0] == "submit":
+        raise InvalidInputError("--rollback begins from a savepoint, which 'run' does: --start run")
+    return words
+
+
+def _former(file: Path, versions: AppVersions, settings: Settings) -> JobPlan | None:
+    """Return the plan of the last version, with functions from where the file is."""
+    from headrace.sql import SqlText
+
+    numbers = versions.numbers()
+    if not numbers:
+        return None
+    path = versions.path(numbers[-1])
+    try:
+        return _planned(SqlText(path.read_text("utf-8"), str(file)), settings)[1]
+    except InvalidInputError as error:
+        show_line(f"version {numbers[-1]} cannot be compared: {error.message.splitlines()[0]}")
+        return None
+
+
+def _saved(job: str, version: int, settings: Settings, own: _Options, *, stops: bool) -> str:
+    """Save what a job was before a version, stopped first if it is to be; return the name."""
+    from headrace.cli.jobs.stop import end_drivers, save
+
+    if stops and end_drivers(settings, job, own.wait) and not own.as_json:
+        show_line(f"job {job}: stopped")
+    save(job, f"before-v{version}", None, own.wait, own.home)
+    return f"before-v{version}"
+
+
+def _roll_back(
+    file: Path,
+    versions: AppVersions,
+    settings: Settings,
+    own: _Options,
+    command: list[str],
+    *,
+    is_sure: bool,
+) -> None:
+    from headrace.cli.jobs.reset import reset
+    from headrace.files import Files
+
+    job, version = versions.job, versions.before()
+    name, data = f"before-v{version + 1}", versions.path(version).read_bytes()
+    if is_sure and command:
+        saved = None
+        if versions.has_state():
+            saved = _saved(job, versions.next_number(), settings, own, stops=True)
+            reset(job, "earliest", None, own.config, list(own.overrides), own.as_json, own.home)
+        Files().replace(file, data)
+        number = versions.add(data.decode())
+        facts = {"job": job, "version": version, "is_deployed": True, "as": number}
+        if own.as_json:
+            show_json({**facts, "file": str(file), "savepoint": saved, "from": name})
+        else:
+            show_line(f"{file}: version {version} of app {job}, as version {number}")
+        begins = ["--from-savepoint", name] if versions.has_savepoint(name) else []
+        _become(file, [*command, *begins], own)
+        return
+    Files().replace(file, data)
+    steps = [
+        f"headrace jobs stop {job}",
+        f"headrace jobs reset {job}",
+        f"headrace run {file} --from-savepoint {name}",
+    ]
+    if own.as_json:
+        show_json({"job": job, "version": version, "file": str(file), "next": steps})
+    else:
+        show_line(f"{file}: version {version} of app {job}; to go back to its state:")
+        typer.echo("\n".join(f"  {step}" for step in steps))
+
+
+def _become(file: Path, command: list[str], own: _Options) -> None:
+    """Let this process be the command that runs the file: signals reach it as they should."""
+    sys.stdout.flush()
+    words = [sys.executable, "-m", "headrace.cli.main", command[0], str(file), *command[1:]]
+    os.execv(sys.executable, [*words, *own.words()])
 
 
 @app.command()
