@@ -408,20 +408,19 @@ class _TokenOnly:
             await _refused()(scope, receive, send)
 
 
-def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
-    """Return the API over a live.
+def new_app(description: str, token: str) -> FastAPI:
+    """Return an API without routes, which asks for a token and shows errors as all do.
 
     Args:
-        live: the job of the driver.
+        description: of what it serves.
         token: what requests have to bring.
-        handle: of the job that it drives.
     """
     problems: dict[int | str, dict[str, Any]] = {
         code: {"model": Problem} for code in (401, 409, 422, 503)
     }
     app = FastAPI(
         title="Headrace",
-        description=f"The driver of job {live.job}.",
+        description=description,
         dependencies=[Depends(_BEARER)],  # for the description; the door is _TokenOnly
         responses=problems,
         docs_url=None,
@@ -431,6 +430,18 @@ def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
     app.exception_handler(HeadraceError)(_error_answer)
     app.exception_handler(RequestValidationError)(_malformed)
     app.exception_handler(HTTPException)(_unknown)
+    return app
+
+
+def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
+    """Return the API over a live.
+
+    Args:
+        live: the job of the driver.
+        token: what requests have to bring.
+        handle: of the job that it drives.
+    """
+    app = new_app(f"The driver of job {live.job}.", token)
     _add_read_routes(app, live)
     _add_command_routes(app, live, handle)
     add_host_routes(app, live, handle)

@@ -63,13 +63,9 @@ class ControlServer:
         Raises:
             InvalidInputError: the address cannot be listened on, or the token not be read.
         """
-        token, host = _token(self._wanted.token_file), os.uname().nodename
-        self._listener = _listening(self._wanted.host, self._wanted.port)
-        shown, taken = self._listener.getsockname()[:2]
-        if shown in EVERY_ADDRESS:  # which from another host would be that one itself
-            shown = host
-        shown = f"[{shown}]" if ":" in shown else shown
-        self.place = ApiAddress(f"http://{shown}:{taken}", token, os.getpid(), host)
+        token = token_of(self._wanted.token_file)
+        self._listener = listening(self._wanted.host, self._wanted.port)
+        self.place = place_at(self._listener, token)
         write_private(self._storage / API_FILE, msgspec.json.encode(self.place))
         self._thread = threading.Thread(target=self._serve, name="headrace-control", daemon=True)
         self._thread.start()
@@ -129,7 +125,22 @@ class ControlServer:
                 path.unlink()
 
 
-def _token(file: Path | None) -> str:
+def place_at(listener: socket.socket, token: str) -> ApiAddress:
+    """Return where this process is asked that listens."""
+    host = os.uname().nodename
+    shown, taken = listener.getsockname()[:2]
+    if shown in EVERY_ADDRESS:  # which from another host would be that one itself
+        shown = host
+    shown = f"[{shown}]" if ":" in shown else shown
+    return ApiAddress(f"http://{shown}:{taken}", token, os.getpid(), host)
+
+
+def token_of(file: Path | None) -> str:
+    """Return the token that requests must bring: that of a file, or a new one.
+
+    Raises:
+        InvalidInputError: the file cannot be read, or has none.
+    """
     if file is None:
         return secrets.token_urlsafe(32)
     try:
@@ -150,7 +161,12 @@ def _token(file: Path | None) -> str:
     return token
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        InvalidInputError: the address cannot be listened on.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With the protocol named asyncio sends at once; else a kept connection waits 40 ms each time.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

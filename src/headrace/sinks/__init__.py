@@ -2,7 +2,8 @@
 
 ``parquet``, ``json_lines`` and ``csv`` commit each epoch into a folder; ``committed_files``
 returns the committed files of one. ``postgres`` commits each epoch into a table,
-``redis_partials`` appends to the totals of a monoid. Other packages add names by entry points of
+``redis_partials`` and
+``postgres_partials`` add to the totals of a monoid. Other packages add names by entry points of
 the group ``headrace.sinks``. For the contract of sinks, see ``headrace.graph.sinks``.
 """
 
@@ -21,11 +22,18 @@ from headrace.graph.sinks import (
 )
 from headrace.sinks.files import FileSink, committed_files, csv, json_lines, parquet
 from headrace.sinks.postgres import PostgresSink, postgres
+from headrace.sinks.postgres_totals import (
+    PostgresPartials,
+    PostgresTotals,
+    postgres_partials,
+)
 from headrace.sinks.redis import RedisPartials, RedisTotals, redis_partials
 
 __all__ = [
     "FileSink",
+    "PostgresPartials",
     "PostgresSink",
+    "PostgresTotals",
     "Prepared",
     "Receiver",
     "ReceiverAwayError",
@@ -39,6 +47,7 @@ __all__ = [
     "json_lines",
     "parquet",
     "postgres",
+    "postgres_partials",
     "redis_partials",
 ]
 

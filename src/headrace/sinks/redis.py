@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
@@ -136,8 +136,13 @@ class RedisTotals(Closeable):
         show = self._merge.processor.result
         return [show(self._merge.total(chain)) for chain in read_partials(self._redis, names)]
 
-    def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yield keys and their results, in no order; others can write meanwhile."""
+    def items(self, values: Mapping[str, Sequence[Any]] | None = None) -> Iterator[tuple[Any, Any]]:
+        """Yield keys and their results, in no order; others can write meanwhile.
+
+        Args:
+            values: by column of the key those that are wanted; others are looked at, too.
+        """
+        del values  # entries have no index
         for names in self._names():
             for name, chain in zip(names, read_partials(self._redis, names), strict=True):
                 key = decode_key(name.removeprefix(self._prefix))
@@ -517,6 +522,10 @@ class RedisPartials(PartialSink):
             )
         url = resolved_url(self.url, os.environ)
         return RedisReceiver(PartialsTarget(url, self.namespace, self.compact_at, self.merge), site)
+
+    def errors(self) -> tuple[type[Exception], ...]:
+        """Return what its client library raises."""
+        return (redis_library().RedisError,)
 
     def totals(self, factory: Factory) -> RedisTotals:
         """Return a reader of the totals, for any program.

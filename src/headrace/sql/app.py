@@ -17,14 +17,17 @@ from headrace.errors import InvalidInputError
 from headrace.graph.builder import Graph, Job
 from headrace.graph.introspection import site_at
 from headrace.graph.operators import Site
+from headrace.graph.windows import Hopping, Tumbling
 from headrace.records.schema import normalise_type
+from headrace.sql import server_tables
 from headrace.sql.expressions import data_type
 from headrace.sql.functions import load_functions, with_functions
 from headrace.sql.queries import QueryCompiler
-from headrace.sql.relations import Late, Reading, Relation, late_of
+from headrace.sql.relations import Late, Reading, Relation, Selection, Served, late_of
 from headrace.sql.sinks import SinkTarget, fitted, load_sinks, timed
 from headrace.sql.statements import (
     INSERT,
+    STATE,
     STREAM,
     TABLE,
     VIEW,
@@ -35,7 +38,7 @@ from headrace.sql.statements import (
     parse_app,
 )
 from headrace.sql.streams import StreamBuilder
-from headrace.sql.text import SqlText, near
+from headrace.sql.text import Place, SqlText, near
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,7 @@ class _Output:
     site: Site
     rows: Relation
     sink: SinkTarget | None = None
+    place: Place | None = None
 
 
 def load_app(source: Path | SqlText, *, is_trial: bool = False) -> SqlApp:
@@ -98,9 +102,8 @@ def load_app(source: Path | SqlText, *, is_trial: bool = False) -> SqlApp:
                 f"nothing is sent to sink {sink.name.text!r}: remove it, or add INSERT INTO",
                 sink.name.place,
             )
-    job = Job(
-        statements.name.text, partial(_build, source, statements.inputs, checker.schemas, outputs)
-    )
+    name = statements.name.text
+    job = Job(name, partial(_build, name, source, statements.inputs, checker.schemas, outputs))
     tables = {output.name: output.stream for output in outputs if output.stream is not None}
     return SqlApp(statements, job, tables, checker.schemas)
 
@@ -166,6 +169,8 @@ class _Checker:
     def add(self, query: Query) -> None:
         """Check and compile one query, whose rows later ones may read."""
         name, site = query.name.text, self._site(query)
+        address = None if self._is_trial or query.kind != TABLE else query.options.get(STATE)
+        options = {name: value for name, value in query.options.items() if name != STATE}
         if query.kind == INSERT:
             if name not in self._sinks:
                 raise self._source.mistake(
@@ -183,7 +188,7 @@ class _Checker:
             self._claim(query)
         compiler = QueryCompiler(
             self._source,
-            query.options,
+            options,
             self._relations,
             name,
             site,
@@ -198,6 +203,8 @@ class _Checker:
                 "without a window",
                 query.name.place,
             )
+        if address is not None:
+            made = self._served(query, made, str(address))
         if (late := late_of(made)) is not None:
             self._add_late(query, late)
         if query.kind == INSERT:
@@ -210,7 +217,31 @@ class _Checker:
         self._relations = {**self._relations, name: made}
         if query.kind != VIEW:
             stream = name if query.kind == STREAM else f"{self._statements.name.text}.{name}"
-            self.outputs.append(_Output(name, stream, site, made))
+            sent = None if isinstance(made, Served) else stream
+            self.outputs.append(_Output(name, sent, site, made, place=query.name.place))
+
+    def _served(self, query: Query, made: Relation, address: str) -> Served:
+        """Return a table whose state is on a server.
+
+        Raises:
+            InvalidInputError: it cannot be; shows where.
+        """
+        is_plain = isinstance(made, Selection) and made.aggregates
+        window = made.window if isinstance(made, Selection) else None
+        if not is_plain or not isinstance(window, Tumbling | Hopping | None):
+            raise self._source.mistake(
+                "only aggregates of consecutive or hopping windows, or of all rows, can have their "
+                "state on a server: leave out the option state",
+                query.name.place,
+            )
+        if query.emit is not None or any(one in query.options for one in ("late", "updates")):
+            raise self._source.mistake(
+                "a table with its state on a server sends nothing, so EMIT, late and updates have "
+                "no meaning: all rows count, and queries see them",
+                query.name.place if query.emit is None else query.emit.place,
+            )
+        assert isinstance(made, Selection)
+        return Served(columns=made.columns, of=made, address=address)
 
     def _add_late(self, query: Query, late: Late) -> None:
         """Name the late rows of a query; those of a view are only read."""
@@ -227,6 +258,7 @@ class _Checker:
 
 
 def _build(
+    app: str,
     source: SqlText,
     inputs: Sequence[InputTable],
     schemas: Mapping[str, pa.Schema],
@@ -236,6 +268,15 @@ def _build(
     """Build the graph of an app: what its job calls."""
     builder = StreamBuilder(g, schemas)
     for output in outputs:
+        if isinstance(output.rows, Served):
+            kept, name = output.rows, output.name
+            read = builder.stream(kept.of.origin)
+            try:
+                server_tables.keep(read, kept.of, kept.address, app, name)
+            except InvalidInputError as error:
+                assert output.place is not None
+                raise source.mistake(error.message, output.place) from error
+            continue
         rows = builder.stream(output.rows)
         with site_at(output.site):
             to = g.output(output.stream or "") if output.sink is None else output.sink.output(g)

@@ -5,7 +5,11 @@ Other verbs take them as jobs.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import os
+import shlex
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -19,13 +23,16 @@ from headrace.control.client import reachable
 from headrace.errors import InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
 
     from headrace.bus import Bus
     from headrace.config import Settings
     from headrace.plan.stages import JobPlan
-    from headrace.sql import SqlApp
+    from headrace.sql import SqlApp, SqlText
     from headrace.sql.query_tables import Windows
+    from headrace.sql.versions import AppVersions
 
 MAX_ROWS = 100_000
 """Of an answer; the API has the same limit."""
@@ -77,7 +84,7 @@ def check(
 _TITLES = ("table", "stream", "column", "type")
 
 
-def _planned(file: Path, settings: Settings) -> tuple[SqlApp, JobPlan]:
+def _planned(file: Path | SqlText, settings: Settings) -> tuple[SqlApp, JobPlan]:
     """Return an app and the plan of its job."""
     from headrace.coordinator.deployment import make_plan
     from headrace.sources.bounded_bus import preview_inputs
@@ -191,14 +198,27 @@ Which = Annotated[
 
 
 @app.command()
-def deploy(
+def deploy(  # noqa: PLR0913, PLR0917 - one for each option
     file: File,
     is_sure: Annotated[
         bool, typer.Option("--yes", help="Deploy it; without it, only the review is printed.")
     ] = False,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Write the version before the last one to FILE.")
+        bool,
+        typer.Option(
+            "--rollback", help="Go back to the version before the last one; writes it to FILE."
+        ),
     ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--start",
+            metavar="COMMAND",
+            help="Stop the job if it runs, and run the version as COMMAND says, such as "
+            "'run --standalone' or 'submit --master yarn'.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Wait = 60.0,
     config: Config = None,
     overrides: Set = None,
@@ -209,47 +229,34 @@ def deploy(
 
     The review has operators that are added, removed or changed, and what the state of the job does
     not fit; such a version is refused. With `--yes`, a job that has state is saved under
-    `before-vN`, and the text is stored as version N. Nothing is stopped or started: stop the job,
-    and run the file.
+    `before-vN`, and the text is stored as version N. With `--start`, the job is stopped before it
+    is saved, and this process then becomes the command that runs the file; without it nothing is
+    stopped or started.
 
-    `--rollback` writes the version before the last one to the file, to be deployed as the next
-    one. It prints the commands that let it begin from the savepoint.
+    `--rollback` writes the version before the last one to the file. It prints the commands that
+    let it begin from the savepoint; with `--yes --start`, it does what they do, and the version
+    becomes the next one.
 
     Guide: sql, savepoints.
 
     For example:
 
-        headrace sql deploy top.sql --yes
+        headrace sql deploy top.sql --yes --start "run --standalone"
     """
-    from headrace.cli.jobs.stop import save
-    from headrace.files import Files
     from headrace.sql import load_app
     from headrace.sql.versions import AppVersions
 
     settings = settings_of(home, config, overrides)
+    own = _Options(wait, config, tuple(overrides or ()), home, as_json)
+    command = _checked_start(start, is_sure=is_sure, rollback=rollback)
     if rollback:
-        job = load_app(file).job.name
-        versions = AppVersions(settings, job)
-        version = versions.before()
-        name = f"before-v{version + 1}"
-        Files().replace(file, versions.path(version).read_bytes())
-        steps = [
-            f"headrace jobs stop {job}",
-            f"headrace jobs reset {job}",
-            f"headrace run {file} --from-savepoint {name}",
-        ]
-        if as_json:
-            show_json({"job": job, "version": version, "file": str(file), "next": steps})
-        else:
-            show_line(f"{file}: version {version} of app {job}; to go back to its state:")
-            typer.echo("\n".join(f"  {step}" for step in steps))
+        versions = AppVersions(settings, load_app(file).job.name)
+        _roll_back(file, versions, settings, own, command, is_sure=is_sure)
         return
     found, plan = _planned(file, settings)
     job = found.job.name
     versions = AppVersions(settings, job)
-    numbers = versions.numbers()
-    former = _planned(versions.path(numbers[-1]), settings)[1] if numbers else None
-    review = versions.review(plan, former)
+    review = versions.review(plan, _former(file, versions, settings))
     facts = {"job": job, **asdict(review), "is_deployed": False, "savepoint": None}
     if is_sure and review.state:
         raise InvalidInputError(
@@ -263,16 +270,162 @@ def deploy(
         typer.echo("\n".join(review.state or [fits]))
     if is_sure:
         if review.has_state:
-            facts["savepoint"] = f"before-v{review.version}"
-            save(job, f"before-v{review.version}", None, wait, home)
+            facts["savepoint"] = _saved(job, review.version, settings, own, stops=bool(command))
         versions.add(found.statements.source.text)
         facts["is_deployed"] = True
     if as_json:
         show_json(facts)
-    elif is_sure:
-        show_line(f"deployed; run it with: headrace run {file}")
-    else:
+    elif not is_sure:
         show_line("nothing was changed; deploy it with --yes")
+    elif command:
+        show_line(f"deployed; starting: headrace {command[0]} {file} {' '.join(command[1:])}")
+    else:
+        show_line(f"deployed; run it with: headrace run {file}")
+    if command:
+        _become(file, command, own)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """Those of a command that others are given, too."""
+
+    wait: float
+    config: Path | None
+    overrides: tuple[str, ...]
+    home: Path | None
+    as_json: bool
+
+    def words(self) -> list[str]:
+        """Return them as words, without how long to wait."""
+        found = [word for one in self.overrides for word in ("--set", one)]
+        found += [] if self.config is None else ["--config", str(self.config)]
+        found += [] if self.home is None else ["--home", str(self.home)]
+        return [*found, *(["--json"] if self.as_json else [])]
+
+
+def _checked_start(start: str | None, *, is_sure: bool, rollback: bool) -> list[str]:
+    """Return the words of ``--start``; none: nothing is started."""
+    words = [] if start is None else shlex.split(start)
+    if start is None:
+        return words
+    if not words or words[0] not in ("run", "submit"):
+        raise InvalidInputError(
+            f"--start is {start!r}; expected 'run' or 'submit' with their options, such as "
+            "'run --standalone'"
+        )
+    if not is_sure:
+        raise InvalidInputError("--start needs --yes; without it only the review is printed")
+    if rollback and words[0] == "submit":
+        raise InvalidInputError("--rollback begins from a savepoint, which 'run' does: --start run")
+    return words
+
+
+def _former(file: Path, versions: AppVersions, settings: Settings) -> JobPlan | None:
+    """Return the plan of the last version, with functions from where the file is."""
+    from headrace.sql import SqlText
+
+    numbers = versions.numbers()
+    if not numbers:
+        return None
+    path = versions.path(numbers[-1])
+    try:
+        return _planned(SqlText(path.read_text("utf-8"), str(file)), settings)[1]
+    except InvalidInputError as error:
+        show_line(f"version {numbers[-1]} cannot be compared: {error.message.splitlines()[0]}")
+        return None
+
+
+def _saved(job: str, version: int, settings: Settings, own: _Options, *, stops: bool) -> str:
+    """Save what a job was before a version, stopped first if it is to be; return the name."""
+    from headrace.cli.jobs.stop import end_drivers, save
+
+    if stops and end_drivers(settings, job, own.wait) and not own.as_json:
+        show_line(f"job {job}: stopped")
+    save(job, f"before-v{version}", None, own.wait, own.home)
+    return f"before-v{version}"
+
+
+def _roll_back(
+    file: Path,
+    versions: AppVersions,
+    settings: Settings,
+    own: _Options,
+    command: list[str],
+    *,
+    is_sure: bool,
+) -> None:
+    from headrace.cli.jobs.reset import reset
+    from headrace.files import Files
+
+    job, version = versions.job, versions.before()
+    name, data = f"before-v{version + 1}", versions.path(version).read_bytes()
+    if is_sure and command:
+        saved = None
+        if versions.has_state():
+            saved = _saved(job, versions.next_number(), settings, own, stops=True)
+            reset(job, "earliest", None, own.config, list(own.overrides), own.as_json, own.home)
+        Files().replace(file, data)
+        number = versions.add(data.decode())
+        facts = {"job": job, "version": version, "is_deployed": True, "as": number}
+        if own.as_json:
+            show_json({**facts, "file": str(file), "savepoint": saved, "from": name})
+        else:
+            show_line(f"{file}: version {version} of app {job}, as version {number}")
+        begins = ["--from-savepoint", name] if versions.has_savepoint(name) else []
+        _become(file, [*command, *begins], own)
+        return
+    Files().replace(file, data)
+    steps = [
+        f"headrace jobs stop {job}",
+        f"headrace jobs reset {job}",
+        f"headrace run {file} --from-savepoint {name}",
+    ]
+    if own.as_json:
+        show_json({"job": job, "version": version, "file": str(file), "next": steps})
+    else:
+        show_line(f"{file}: version {version} of app {job}; to go back to its state:")
+        typer.echo("\n".join(f"  {step}" for step in steps))
+
+
+def _become(file: Path, command: list[str], own: _Options) -> None:
+    """Let this process be the command that runs the file: signals reach it as they should."""
+    sys.stdout.flush()
+    words = [sys.executable, "-m", "headrace.cli.main", command[0], str(file), *command[1:]]
+    os.execv(sys.executable, [*words, *own.words()])
+
+
+@app.command()
+def serve(
+    file: File,
+    config: Config = None,
+    overrides: Set = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Answer queries over the tables of an app by HTTP, without running it.
+
+    Any number of such processes can run, on any host that has the storage: each answers `/v1/sql`
+    by what is committed, whether a driver runs or not. Address, port and token are those of
+    `control.host`, `control.port` and `control.token_file`. `headrace sql query` asks one of them
+    where no driver answers. Ends with Ctrl-C.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql serve top.sql --set control.port=8081
+    """
+    from headrace.sql import load_app
+    from headrace.sql.server import TableServer
+
+    found, settings = load_app(file), settings_of(home, config, overrides)
+    with open_home_bus(settings) as bus:
+        server = TableServer(found, bus, settings)
+        if as_json:
+            show_json({"job": found.job.name, "url": server.place.url})
+        else:
+            show_line(f"app {found.job.name}: queries are answered at {server.place.url}/v1/sql")
+        server.serve()
 
 
 @app.command()
@@ -280,6 +433,16 @@ def query(
     file: File,
     text: Annotated[str, typer.Argument(metavar="QUERY", help="SELECT over tables of the app.")],
     windows: Which = "past",
+    urls: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="A server to ask, such as http://host:8081; several: the first that answers. "
+            "HEADRACE_TOKEN has the token.",
+            show_default=False,
+        ),
+    ] = None,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
@@ -287,8 +450,8 @@ def query(
 ) -> None:
     """Query the tables of an app, as of its last committed epoch.
 
-    The query is one SELECT in DuckDB's SQL. Where the app runs, its driver answers; else the files
-    of the home do, with the same rows.
+    The query is one SELECT in DuckDB's SQL. Where the app runs, its driver answers; else a process
+    of `headrace sql serve`, or the files of the home do, with the same rows.
 
     Guide: sql.
 
@@ -300,27 +463,42 @@ def query(
 
     found = load_app(file)
     settings = settings_of(home, config, overrides)
-    rows = _asked(settings, found.job.name, text, windows)
+    rows = _asked(settings, found.job.name, text, windows, urls or [])
     if rows is None:
         with open_home_bus(settings) as bus:
             rows = _read(found, bus, settings, text, windows)
     _show(rows, as_json=as_json)
 
 
-def _asked(settings: Settings, job: str, text: str, windows: Windows) -> pa.Table | None:
-    """Return what the driver of an app answers; ``None``: go by its files."""
+def _asked(
+    settings: Settings, job: str, text: str, windows: Windows, urls: Sequence[str]
+) -> pa.Table | None:
+    """Return what the driver of an app or one of its servers answers; ``None``: go by files."""
     import pyarrow as pa
 
-    client = reachable(settings, job)
-    if client is None:
-        return None
     asked = {"query": text, "windows": windows, "format": "arrow", "limit": MAX_ROWS}
-    try:
-        data = client.read(f"/v1/sql?{urlencode(asked)}")
-    except UnavailableError:  # it goes, or is of an older version
+    path, data = f"/v1/sql?{urlencode(asked)}", None
+    if urls:
+        from headrace.sql.server import read_any
+
+        data = read_any(urls, path)
+    elif (client := reachable(settings, job)) is not None:
+        with suppress(UnavailableError):  # it goes, or is of an older version
+            data = client.read(path)
+    if data is None:
+        data = _served(settings, job, path)
+    if data is None:
         return None
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
+
+
+def _served(settings: Settings, job: str, path: str) -> bytes | None:
+    if not (Path(settings.home) / "sql" / job / "servers").is_dir():
+        return None
+    from headrace.sql.server import answered
+
+    return answered(settings, job, path)
 
 
 def _read(found: SqlApp, bus: Bus, settings: Settings, text: str, windows: Windows) -> pa.Table:

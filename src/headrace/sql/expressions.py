@@ -45,6 +45,10 @@ def data_type(source: SqlText, kind: exp.DataType) -> pl.DataType:
         InvalidInputError: there is none.
     """
     name = kind.this.value if hasattr(kind.this, "value") else str(kind.this)
+    if name in ("ARRAY", "LIST") and len(kind.expressions) == 1 and not kind.args.get("values"):
+        return pl.List(data_type(source, kind.expressions[0]))
+    if name == "STRUCT" and all(isinstance(one, exp.ColumnDef) for one in kind.expressions):
+        return pl.Struct({one.name: data_type(source, one.kind) for one in kind.expressions})
     if name not in TYPES:
         known = ["BIGINT", "BLOB", "BOOLEAN", "DATE", "DOUBLE", "INT", "TIMESTAMP", "VARCHAR"]
         raise source.mistake(

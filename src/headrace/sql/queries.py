@@ -32,7 +32,16 @@ from headrace.sql.expressions import (
 from headrace.sql.functions import Functions
 from headrace.sql.joins import JoinCompiler
 from headrace.sql.ranking import HIDDEN, TOP_K, bound_times, first_rows, is_topk, order_of, top_k
-from headrace.sql.relations import LATE_COLUMN, Joining, Merging, Relation, Scope, Selection, Span
+from headrace.sql.relations import (
+    LATE_COLUMN,
+    Joining,
+    Merging,
+    Relation,
+    Scope,
+    Selection,
+    Served,
+    Span,
+)
 from headrace.sql.row_numbers import AT, Ranking, RankingCompiler, is_ranked, with_qualify
 from headrace.sql.statements import SIDE_OUTPUT, WINDOW, Emit, WindowText
 from headrace.sql.text import SqlText, near, place_of
@@ -218,7 +227,14 @@ class QueryCompiler:
             raise self.source.mistake(
                 f"no table {tree.name!r}; {near(tree.name, self.tables)}", place_of(tree)
             )
-        return tree.alias_or_name, self.tables[tree.name]
+        found = self.tables[tree.name]
+        if isinstance(found, Served):
+            raise self.source.mistake(
+                f"table {tree.name!r} has its state on a server, and sends no rows; read what it "
+                "is made of",
+                place_of(tree),
+            )
+        return tree.alias_or_name, found
 
     def _selected(self, select: exp.Select) -> Relation:
         source = self.source

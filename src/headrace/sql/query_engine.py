@@ -140,15 +140,15 @@ def parse(text: str, tables: AppTables, windows: Windows) -> Query:
 
 def _named(source: SqlText, table: exp.Table, tables: AppTables) -> str:
     """Return the app's table that one of a query means: by its name, or that of its stream."""
-    known = tables.streams
+    known, streams = tables.names, tables.streams
     place = place_of(table)
     stream = f"{table.db}.{table.name}"
-    for name, sent_to in known.items():
+    for name in known:
         if not isinstance(table.this, exp.Identifier):  # a function
             break
         if name.lower() == table.name.lower() and not table.db:
             return name
-        if table.db and sent_to.lower() == stream.lower():
+        if table.db and streams.get(name, "").lower() == stream.lower():
             return name
     raise source.mistake(
         f"app {tables.job!r} has no table {table.sql('duckdb')!r}; {near(table.name, known)}", place

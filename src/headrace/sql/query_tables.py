@@ -20,8 +20,10 @@ import pyarrow as pa
 from headrace.bus import Bus, Stream
 from headrace.bus.log_stream import LogStream
 from headrace.config import Settings
+from headrace.coordinator.commit_log import load_state
 from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.inspection.job_reader import part_readers
+from headrace.coordinator.manifest import JobState
 from headrace.coordinator.outputs import (
     bus_appends,
     last_sequence_of,
@@ -31,12 +33,15 @@ from headrace.coordinator.outputs import (
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.builder import Job
+from headrace.graph.windows import BOUNDS
 from headrace.plan.stages import JobPlan
 from headrace.records.evolution import cast_to_schema
 from headrace.records.frame import iterate_frames
+from headrace.runtime.orders import NO_WATERMARK
 from headrace.sources.bounded_bus import preview_inputs
 from headrace.sql.current_rows import CurrentRows, Root
 from headrace.sql.past_rows import PastRows, Wanted
+from headrace.sql.server_tables import ServerRows, server_rows
 
 IS_OPEN = "window_is_open"
 """The column that says of a row whether its window is open, where current windows are asked for."""
@@ -83,6 +88,7 @@ class AppTables:
         streams: that tables are sent to, by table.
         plans: of the parts of the job; called when current windows are asked for.
         states: returns storage and committed state of each part; called for each snapshot.
+        served: tables whose state is on a server.
     """
 
     def __init__(
@@ -92,8 +98,9 @@ class AppTables:
         streams: Callable[[], Mapping[str, str]],
         plans: Callable[[], Sequence[JobPlan]],
         states: Callable[[], Sequence[Root]],
+        served: Callable[[], Mapping[str, ServerRows]] = dict,
     ) -> None:
-        self.job, self._bus = job, bus
+        self.job, self._bus, self._served = job, bus, served
         self._streams, self._plans, self._states = streams, plans, states
         self._files = Files(sync=False)
         self._past: dict[str, PastRows] = {}
@@ -102,8 +109,13 @@ class AppTables:
 
     @property
     def streams(self) -> Mapping[str, str]:
-        """The stream of each table."""
+        """The stream of each table that is sent to one."""
         return self._streams()
+
+    @property
+    def names(self) -> list[str]:
+        """The tables."""
+        return [*self._streams(), *self._served()]
 
     def snapshot(self) -> Snapshot:
         """Return what is committed now."""
@@ -115,6 +127,8 @@ class AppTables:
         Raises:
             InvalidInputError: its stream is not there yet.
         """
+        if (found := self._served().get(table)) is not None:
+            return found.table.schema
         return self._rows_of(table).stream.spec.schema
 
     def ends(self, table: str, snapshot: Snapshot) -> list[int]:
@@ -153,7 +167,10 @@ class AppTables:
 
         Raises:
             InvalidInputError: more rows than ``most`` would be read, or there is no stream.
+            UnavailableError: the server of the table does not answer.
         """
+        if table in self._served():
+            return self._on_server(table, snapshot, wanted, is_open=False)
         held = self._rows_of(table)
         ends, last = self._sent(held.stream, snapshot)
         found = held.read(ends, wanted, most)
@@ -170,6 +187,8 @@ class AppTables:
             InvalidInputError: they cannot be made from the state.
             CorruptDataError: files of the snapshot were swept: take another, or it is damaged.
         """
+        if table in self._served():
+            return self._on_server(table, snapshot, wanted, is_open=True)
         if not snapshot.roots:
             return self.schema(table).empty_table()
         schema, found, is_held = self.schema(table), list[pa.RecordBatch](), False
@@ -193,7 +212,24 @@ class AppTables:
                     is_held = True
         return pa.Table.from_batches(found, schema) if is_held else None
 
+    def _on_server(
+        self, table: str, snapshot: Snapshot, wanted: Wanted, *, is_open: bool
+    ) -> pa.Table:
+        """Return rows of a table whose state is on a server; totals are always open."""
+        found = self._served()[table]
+        rows = found.read(wanted.values)
+        if found.table.window is None:
+            return rows if is_open else rows.slice(0, 0)
+        marks = [at for _, state in snapshot.roots for at in state.watermarks.values()]
+        mark = min(marks, default=NO_WATERMARK)
+        ends_ms = rows.column(BOUNDS[1]).cast(pa.int64()).to_numpy() // 1000
+        return rows.filter(pa.array(ends_ms > mark if is_open else ends_ms <= mark))
+
     def _rows_of(self, table: str) -> PastRows:
+        if table in self._served():
+            raise InvalidInputError(
+                f"table {table!r} has its state on a server, and no stream that can be followed"
+            )
         name = self.streams[table]
         try:
             stream = self._bus().stream(name)
@@ -251,6 +287,7 @@ def tables_of_files(
         bus: of the home.
         settings: of the home.
     """
+    known: dict[Path, JobState] = {}
 
     def plans() -> list[JobPlan]:
         graph = job.build()
@@ -261,6 +298,12 @@ def tables_of_files(
             readers = part_readers(settings, job.name)
         except InvalidInputError:  # it has committed no epoch
             return []
-        return [(reader.root, reader.state()) for reader in readers]
+        found = []
+        for reader in readers:
+            state = load_state(reader.log, known=known.get(reader.root)) or reader.state()
+            known[reader.root] = state
+            found.append((reader.root, state))
+        return found
 
-    return AppTables(job.name, lambda: bus, lambda: streams, cache(plans), states)
+    served = cache(lambda: server_rows([job.build()]))
+    return AppTables(job.name, lambda: bus, lambda: streams, cache(plans), states, served)

@@ -156,6 +156,14 @@ def late_of(rows: Relation) -> Late | None:
     return Late(columns=rows.origin.columns, of=rows)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Served(Relation):
+    """The rows of a table whose state is on a server, which only queries over tables read."""
+
+    of: Selection
+    address: str
+
+
 @dataclass(frozen=True)
 class Scope:
     """What names of columns mean in a query.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,6 +29,7 @@ from headrace.plan.stages import JobPlan
 from headrace.records.schema import type_text
 from headrace.sql.current_rows import Root
 from headrace.sql.query_tables import AppTables, Windows
+from headrace.sql.server_tables import server_rows
 
 if TYPE_CHECKING:
     from headrace.sql.query_engine import Query as SqlQuery
@@ -65,7 +66,7 @@ class SqlTable(Model):
     """A table that can be asked: what the job sends to a stream."""
 
     name: str
-    stream: str
+    stream: str = Field(description="that it is sent to; empty: its state is on a server")
     columns: list[SqlColumn] = Field(description="none before the job has sent a row")
 
 
@@ -103,12 +104,31 @@ def live_tables(live: LiveJob) -> AppTables:
         lambda: table_streams(live.plans),
         lambda: live.plans,
         states,
+        lambda: server_rows(plan.graph for plan in live.plans),
     )
 
 
 def add_routes(app: FastAPI, live: LiveJob) -> None:
     """Add the routes to the API of a driver."""
-    service = _Service(live)
+
+    def begun() -> None:
+        _ = live.state  # a job that is about to start says so
+
+    add_table_routes(app, live_tables(live), begun, lambda: live.count)
+
+
+def add_table_routes(
+    app: FastAPI, tables: AppTables, begun: Callable[[], None], count: Callable[[], int]
+) -> None:
+    """Add the routes to an API.
+
+    Args:
+        app: the API.
+        tables: that can be asked.
+        begun: raises while there is nothing to ask.
+        count: changes with each epoch, also where the state does not.
+    """
+    service = _Service(tables, begun, count)
     kinds: dict[int | str, dict[str, Any]] = {
         200: {"model": SqlRows, "content": {ARROW_STREAM: {}}},
     }
@@ -139,7 +159,7 @@ def add_routes(app: FastAPI, live: LiveJob) -> None:
         return Response(msgspec.json.encode(shown), media_type="application/json")
 
     @app.get("/v1/sql/tables")
-    def tables() -> list[SqlTable]:
+    def listed() -> list[SqlTable]:
         """The tables that a query can read."""
         return service.described()
 
@@ -174,8 +194,10 @@ def _columns(schema: pa.Schema) -> list[SqlColumn]:
 class _Service:
     """Answers queries about one job; what it needs is loaded when the first one comes."""
 
-    def __init__(self, live: LiveJob) -> None:
-        self.live, self.tables = live, live_tables(live)
+    def __init__(
+        self, tables: AppTables, begun: Callable[[], None], count: Callable[[], int]
+    ) -> None:
+        self.tables, self.begun, self.count = tables, begun, count
         self.watchers = 0
 
     @cached_property
@@ -190,17 +212,18 @@ class _Service:
         extras.load("sqlglot", "a query")
         from headrace.sql.query_engine import parse  # noqa: PLC0415 - needs the extra
 
-        _ = self.live.state  # a job that is about to start says so
+        self.begun()
         return parse(text, self.tables, windows)
 
     def described(self) -> list[SqlTable]:
         """Return the tables, with the columns of those that are there."""
         found = []
-        for name, stream in self.tables.streams.items():
+        streams = self.tables.streams
+        for name in self.tables.names:
             columns: list[SqlColumn] = []
             with suppress(InvalidInputError):
                 columns = _columns(self.tables.schema(name))
-            found.append(SqlTable(name=name, stream=stream, columns=columns))
+            found.append(SqlTable(name=name, stream=streams.get(name, ""), columns=columns))
         return found
 
 
@@ -241,7 +264,7 @@ class _Watcher:
         service.watchers += 1
         try:
             while not over.is_set():
-                version = service.tables.snapshot().version, service.live.count
+                version = service.tables.snapshot().version, service.count()
                 more = version != seen
                 while more and not over.is_set():
                     found, more = await asyncio.to_thread(self._next)

@@ -19,6 +19,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
+from headrace.redaction import SecretText
 from headrace.sql.text import Named, Place, SqlText, near, place_of
 
 WINDOW = "window"
@@ -303,13 +304,23 @@ def parse_app(source: SqlText) -> Statements:
     return reader.finish()
 
 
+STATE = "state"
+"""The option that says on which server the state of a table is."""
+
+STATE_SCHEMES = {
+    "postgres": ("postgresql://", "postgres://"),
+    "redis": ("redis://", "rediss://", "unix://"),
+}
+"""How addresses of servers begin that have state of tables."""
+
 OPTIONS: dict[str, tuple[str, ...] | type] = {
     "topk": int,
     "allowed_lateness": str,
     "late": ("drop", "update", SIDE_OUTPUT),
     "updates": ("replace", "retract", "add"),
+    STATE: SecretText,
 }
-"""Options of apps and queries: a number, a duration (``str``), or one of some words."""
+"""Options of apps and queries: a number, a duration (``str``), an address, or one of some words."""
 
 
 def parse_stream_query(source: SqlText) -> tuple[exp.Query, Emit | None]:
@@ -406,6 +417,11 @@ class _Reader:
             if word.text.lower() not in kind:
                 self._fail(f"expected {' or '.join(map(repr, kind))}", word)
             return word.text.lower()
+        if kind is SecretText:
+            known = [one for schemes in STATE_SCHEMES.values() for one in schemes]
+            if not word.text.startswith(tuple(known)):
+                self._fail(f"expected the address of a server, one of {', '.join(known)}", word)
+            return SecretText.of(word.text) or ""
         if kind is int:
             if not word.text.isdigit() or int(word.text) < 1:
                 self._fail("expected a whole number of at least 1", word)

@@ -33,7 +33,7 @@ from headrace.sql.relations import (
     TopK,
 )
 from headrace.sql.row_numbers import Ranking, ranked
-from headrace.sql.statements import OPTIONS, SIDE_OUTPUT, parse_stream_query
+from headrace.sql.statements import OPTIONS, SIDE_OUTPUT, STATE, parse_stream_query
 from headrace.sql.text import SqlText, near
 
 INPUT = "input"
@@ -104,8 +104,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, int | str]:
     found: dict[str, int | str] = {}
     for name, value in given.items():
         kind = OPTIONS.get(name)
-        if kind is None:
-            raise InvalidInputError(f"no option {name!r}; {near(name, OPTIONS)}")
+        if kind is None or name == STATE:
+            raise InvalidInputError(f"no option {name!r}; {near(name, set(OPTIONS) - {STATE})}")
         if kind is str:
             found[name] = duration_ms(value, name, least=0)
         elif isinstance(kind, tuple) and (value not in kind or value == SIDE_OUTPUT):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from headrace.config import Settings
 from headrace.coordinator.inspection.job_reader import part_readers
+from headrace.coordinator.operations.savepoint_format import savepoints_dir
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.plan.compatibility import changes
@@ -37,7 +38,7 @@ class AppVersions:
     """The versions of one app in a home."""
 
     def __init__(self, settings: Settings, job: str) -> None:
-        self._settings, self._job, self._files = settings, job, Files()
+        self._settings, self.job, self._files = settings, job, Files()
         self._folder = Path(settings.home) / "sql" / job
 
     def numbers(self) -> list[int]:
@@ -53,10 +54,22 @@ class AppVersions:
 
     def add(self, text: str) -> int:
         """Store a text as the next version; return its number."""
-        version = max(self.numbers(), default=0) + 1
+        version = self.next_number()
         self._files.make_missing(self._folder)
         self._files.write_new(self.path(version), [text.encode()])
         return version
+
+    def next_number(self) -> int:
+        """Return the number of the next version."""
+        return max(self.numbers(), default=0) + 1
+
+    def has_state(self) -> bool:
+        """Say whether the job has state, which a version begins with."""
+        return bool(self._fingerprint())
+
+    def has_savepoint(self, name: str) -> bool:
+        """Say whether the job has a savepoint of a name."""
+        return (savepoints_dir(self._settings, self.job) / name).is_dir()
 
     def before(self) -> int:
         """Return the version to go back to.
@@ -67,7 +80,7 @@ class AppVersions:
         numbers = self.numbers()
         if len(numbers) < 2:
             raise InvalidInputError(
-                f"app {self._job!r} has {len(numbers)} versions; there is none to go back to"
+                f"app {self.job!r} has {len(numbers)} versions; there is none to go back to"
             )
         return numbers[-2]
 
@@ -83,14 +96,14 @@ class AppVersions:
                 found.append(f"+ {name}: {new[name]}")
             elif old[name] != new[name]:
                 found.append(f"~ {name}: {old[name]} -> {new[name]}")
-        number = max(self.numbers(), default=0) + 1
+        number = self.next_number()
         fits = changes(held, plan.fingerprint) if held else []
         return Review(number, tuple(found), tuple(fits), bool(held))
 
     def _fingerprint(self) -> dict[str, str]:
-        if not (self._settings.jobs_dir / self._job).is_dir():
+        if not (self._settings.jobs_dir / self.job).is_dir():
             return {}
-        states = [reader.state() for reader in part_readers(self._settings, self._job)]
+        states = [reader.state() for reader in part_readers(self._settings, self.job)]
         running = [state for state in states if not state.ended]
         return {name: text for state in running for name, text in state.fingerprint.items()}
 

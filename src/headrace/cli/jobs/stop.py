@@ -253,17 +253,11 @@ def stop(
         headrace jobs stop shop --savepoint --name before-v2
     """
     from headrace.clock import SystemClock
-    from headrace.control.client import reachable
     from headrace.control.job_status import job_status
 
     settings, clock = settings_of(home), SystemClock()
     before = _members(settings, job)
-    driver, client = _driver(settings, job, clock), reachable(settings, job, STOP_ANSWER_S)
-    how = _ask(settings, job, driver, client, clock)
-    if how == "signal":  # the process whose API said no need not be the one that got the signal
-        client = None
-    process = client.place.process if client is not None else driver and driver.process
-    _await(settings, job, driver, client, wait, clock)
+    how, process = _end(settings, job, wait, clock)
     with open_home_bus(settings) as bus:
         epoch = job_status(settings, job, bus, clock).epoch
     continues_in = _left(before, process)
@@ -278,6 +272,47 @@ def stop(
             show_line(saved_line(saved))
     if as_json:
         show_json(facts)
+
+
+def _end(settings: Settings, job: str, wait: float, clock: Clock) -> tuple[How, int | None]:
+    """Have the driver of a job end; return how, and its process."""
+    from headrace.control.client import reachable
+
+    driver, client = _driver(settings, job, clock), reachable(settings, job, STOP_ANSWER_S)
+    how = _ask(settings, job, driver, client, clock)
+    if how == "signal":  # the process whose API said no need not be the one that got the signal
+        client = None
+    process = client.place.process if client is not None else driver and driver.process
+    _await(settings, job, driver, client, wait, clock)
+    return how, process
+
+
+def end_drivers(settings: Settings, job: str, wait: float) -> int:
+    """Have a job end, whichever of the processes that share it drives; return how many drove.
+
+    Raises:
+        HeadraceError: a driver cannot be asked, or does not end in time.
+    """
+    from headrace.clock import SystemClock
+    from headrace.control.client import reachable
+
+    clock, ended = SystemClock(), 0
+    while _driver(settings, job, clock) or reachable(settings, job, STOP_ANSWER_S):
+        before = _members(settings, job)
+        _, process = _end(settings, job, wait, clock)
+        ended += 1
+        if _left(before, process):
+            _await_next(settings, job, wait, clock)
+    return ended
+
+
+def _await_next(settings: Settings, job: str, wait_s: float, clock: Clock) -> None:
+    """Wait until another process drives that shares the job."""
+    from headrace.clock import Deadline
+
+    deadline = Deadline(clock, wait_s)
+    while _driver(settings, job, clock) is None and not deadline.expired:
+        clock.sleep(POLL_S)
 
 
 def _members(settings: Settings, job: str) -> list[MemberInfo]:
