@@ -14,6 +14,7 @@ from tests.support.watching import live_job
 
 from headrace.errors import GraphError, InvalidInputError, UnavailableError
 from headrace.sql import SqlText, load_app
+from headrace.sql.query_tables import Windows
 from headrace.testing import TestDriver
 
 APP = """
@@ -72,7 +73,7 @@ def test_tables_on_a_server_are_those_of_duckdb_whatever_dies(address: str, seed
         query = TableQueries(live_job(driver))
         assert query("SELECT * FROM hourly", "current") == []
         for name in TABLES:
-            windows = "past" if name in ("hourly", "hops") else "current"
+            windows: Windows = "past" if name in ("hourly", "hops") else "current"
             found = query(f"SELECT * FROM {name}", windows)
             assert_same(found, wanted[name], name)
         some = query("SELECT * FROM hourly WHERE country = 'de'")

@@ -1,7 +1,7 @@
 """``headrace sql serve``: the tables of an app by HTTP, from a process that does not run it.
 
 Any number of processes answer, each by what is committed to files; so an answer needs no driver,
-and no process has anything that the others lack. Each leaves word of where it is in a folder of
+and no process has anything that the others lack. Each notes its address in a folder of
 the home, as a driver does in the storage of its job.
 """
 
@@ -74,7 +74,7 @@ class TableServer:
 
     @contextmanager
     def _known(self) -> Iterator[None]:
-        """Leave word of where this process is, as long as it is there."""
+        """Keep a file with the address of this process while it runs."""
         name = f"{self.place.host}-{self.place.process}"
         folder = servers_folder(self._settings, self._app.job.name) / name
         write_private(folder / API_FILE, msgspec.json.encode(self.place))
