@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 from tests.support.sql import ORDERS, POINTS, assert_same, orders
@@ -78,6 +79,54 @@ def test_queries_over_streams_make_what_duckdb_makes() -> None:
             assert len(wanted) > 5
 
 
+def shouted(word: str) -> str:
+    return f"{word.upper()}!"
+
+
+def halves(values: pl.Series) -> Annotated[pl.Series, float]:
+    return values / 2
+
+
+def product(column: str) -> hr.agg.Aggregate:
+    return hr.agg.monoid(1, _factor, _times, returns=int, columns=column)
+
+
+def _factor(value: int | None) -> int:
+    return 1 if value is None else value
+
+
+def _times(one: int, other: int) -> int:
+    return one * other
+
+
+def test_functions_of_the_job_are_called_and_late_rows_have_a_side() -> None:
+    @hr.job("late")
+    def late(g: hr.Graph) -> None:
+        source = g.input("orders", time="at", schema={"at": int, "user": str, "n": int})
+        made = source.sql(
+            "SELECT Shouted(user) AS who, product(n) AS n, halves(sum(n)) AS half "
+            "FROM input [1 second] WHERE user <> 'z' GROUP BY user",
+            options={"late": "side_output"},
+            functions={"shouted": shouted, "halves": halves, "product": product},
+        )
+        made.send_to("products")
+        made.side("late").send_to("late")
+
+    rows = [
+        {"at": at, "user": user, "n": n}
+        for at, user, n in [(1, "a", 2), (2, "a", 3), (3000, "b", 5), (5, "a", 7), (6, "z", 1)]
+    ]
+    with TestDriver(late) as driver:
+        driver.create("orders", {"at": pa.int64(), "user": pa.string(), "n": pa.int64()}, time="at")
+        driver.feed("orders", rows[:3])
+        driver.run()
+        driver.feed("orders", rows[3:])
+        driver.finish()
+        found = [(row["who"], row["n"], row["half"]) for row in driver.output("products")]
+        assert sorted(found) == [("A!", 6, 2.5), ("B!", 5, 2.5)]
+        assert driver.output("late") == [rows[3]]
+
+
 @pytest.mark.parametrize(
     ("query", "more", "message"),
     [
@@ -90,6 +139,15 @@ def test_queries_over_streams_make_what_duckdb_makes() -> None:
         ("SELECT user FROM input", {"options": {"lat": "1m"}}, "no option 'lat'; did you mean 'l"),
         ("SELECT user FROM input", {"options": {"topk": 0}}, "topk is 0; expected at least 1"),
         ("SELECT user FROM input", {"options": {"late": 1}}, "late is 1; expected 'drop' or"),
+        (
+            "SELECT user FROM input",
+            {"options": {"late": "side_output"}},
+            "for aggregates of windows",
+        ),
+        ("SELECT f(user) AS f FROM input", {}, "no function 'f'"),
+        ("SELECT user FROM input", {"functions": {"lower": shouted}}, "is a function of SQL"),
+        ("SELECT user FROM input", {"functions": {"f": lambda x: x}}, "does not say what it"),
+        ("SELECT user FROM input", {"functions": {"f": 3}}, "function 'f' is no function"),
         ("SELECT user FROM input", {"other": 3}, "sql reads streams and tables; other is 3"),
         ("SELECT user FROM other", {"other": "new"}, "sql needs the columns of stream 'new': give"),
     ],

@@ -228,6 +228,7 @@ class Stream(
         *,
         name: str | None = None,
         options: Mapping[str, Any] | None = None,
+        functions: Mapping[str, Callable[..., Any]] | None = None,
         **others: Stream | Table[Stream],
     ) -> Stream:
         """Filter, aggregate or join with a query in SQL, as in SQL apps.
@@ -240,6 +241,9 @@ class Stream(
                 windows, such as ``FROM input [5 minutes]``, and ``EMIT`` behind it.
             name: names of operators and stores begin with it. Default: the stream's, and ``sql``.
             options: of windows and joins: ``allowed_lateness``, ``late``, ``updates``, ``topk``.
+                With ``late`` as ``side_output``, ``side("late")`` of the result has late rows.
+            functions: that the query calls, by name; annotations say what they return, as of those
+                that an app names with ``CREATE FUNCTION``.
             **others: other streams and tables that it reads, by name.
 
         Example:
@@ -257,7 +261,11 @@ class Stream(
         """
         query_stream = plugins.load(plugins.QUERIES, "sql")
         prefix = name or self._ledger.prefix(f"{self._anchor}.sql")
-        made: Stream = query_stream(self, query, prefix, user_site(), options or {}, others)
+        made: Stream
+        made, sides = query_stream(
+            self, query, prefix, user_site(), options or {}, others, functions
+        )
+        made._sides.update(sides)  # noqa: SLF001 - of the same class
         return made
 
 

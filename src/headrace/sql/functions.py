@@ -99,6 +99,28 @@ def _loaded(name: str, target: str, folder: Path) -> UserFunction | UserAggregat
     if function is None:
         known = [one for one in vars(module) if not one.startswith("_")]
         raise InvalidInputError(f"{place} has no {attribute!r}; {near(attribute, known)}")
+    return _compiled(name, target, function, module)
+
+
+def given_functions(functions: Mapping[str, Any]) -> Functions:
+    """Return what compiles calls of functions that a job gives, by their names in lower case.
+
+    Raises:
+        InvalidInputError: one cannot be called from SQL.
+    """
+    found: dict[str, UserFunction | UserAggregate] = {}
+    for given, function in functions.items():
+        name = given.lower()
+        if name == "topk" or not isinstance(parse_one(f"{name}(x)", read="duckdb"), exp.Anonymous):
+            raise InvalidInputError(f"{given!r} is a function of SQL: give yours another name")
+        found[name] = _compiled(name, f"function {given!r}", function, None)
+    return found
+
+
+def _compiled(
+    name: str, target: str, function: Any, module: ModuleType | None
+) -> UserFunction | UserAggregate:
+    """Return what compiles calls of a function, as its annotations say; a module goes by value."""
     if not callable(function):
         raise InvalidInputError(f"{target} is no function")
     try:
@@ -108,12 +130,13 @@ def _loaded(name: str, target: str, folder: Path) -> UserFunction | UserAggregat
     if "return" not in hints:
         raise InvalidInputError(
             f"{target} does not say what it returns: annotate it, such as "
-            f"def {attribute}(text: str) -> int"
+            f"def {name}(text: str) -> int"
         )
     kind, _ = without_optional(hints["return"])
     if isinstance(kind, type) and issubclass(kind, Aggregate):
         # The plan of a job has the functions of an aggregate; workers need not find its module.
-        cloudpickle.register_pickle_by_value(module)
+        if module is not None:
+            cloudpickle.register_pickle_by_value(module)
         return UserAggregate(name, _checked(function), function)
     arguments = [hint for parameter, hint in hints.items() if parameter != "return"]
     is_series = typing.get_origin(kind) is typing.Annotated or kind is pl.Series

@@ -18,6 +18,7 @@ from headrace.graph.operators import Site
 from headrace.graph.rankings import FirstRows
 from headrace.graph.windows import BOUNDS, LATE_SIDE
 from headrace.plan.inference import Inference
+from headrace.sql.functions import given_functions, with_functions
 from headrace.sql.queries import QueryCompiler, in_ms
 from headrace.sql.ranking import RANKED, TOP
 from headrace.sql.relations import (
@@ -31,6 +32,7 @@ from headrace.sql.relations import (
     Relation,
     Selection,
     TopK,
+    late_of,
 )
 from headrace.sql.row_numbers import Ranking, ranked
 from headrace.sql.statements import OPTIONS, SIDE_OUTPUT, STATE, parse_stream_query
@@ -47,8 +49,9 @@ def query_stream(
     site: Site,
     options: Mapping[str, Any],
     others: Mapping[str, Stream | Table[Stream]],
-) -> Stream:
-    """Return the rows of a query over streams: what ``Stream.sql`` calls.
+    functions: Mapping[str, Any] | None = None,
+) -> tuple[Stream, dict[str, Stream]]:
+    """Return the rows of a query over streams, and its side outputs: what ``Stream.sql`` calls.
 
     Args:
         stream: known as ``input``, and by its own name.
@@ -57,6 +60,7 @@ def query_stream(
         site: the user's line.
         options: of windows and joins, as of an app.
         others: streams and tables by name.
+        functions: of the user, by name.
 
     Raises:
         InvalidInputError: the query has a mistake, or the columns of a stream are not known.
@@ -73,9 +77,14 @@ def query_stream(
         site,
         keeps_bounds=False,
         emit=emit,
+        functions=(known := given_functions(functions or {})),
     )
-    made = compiler(tree)
-    return StreamBuilder(given={rows: one for one, rows in relations.items()}).stream(made)
+    made = compiler(with_functions(tree, known))
+    builder = StreamBuilder(given={rows: one for one, rows in relations.items()})
+    found, late = builder.stream(made), late_of(made)
+    if late is None and options.get("late") == SIDE_OUTPUT:
+        raise InvalidInputError("late is 'side_output', which is for aggregates of windows")
+    return found, {} if late is None else {LATE_SIDE: builder.stream(late)}
 
 
 def _relation(name: str, given: Stream | Table[Stream]) -> Relation:
@@ -108,8 +117,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, int | str]:
             raise InvalidInputError(f"no option {name!r}; {near(name, set(OPTIONS) - {STATE})}")
         if kind is str:
             found[name] = duration_ms(value, name, least=0)
-        elif isinstance(kind, tuple) and (value not in kind or value == SIDE_OUTPUT):
-            listed = " or ".join(repr(one) for one in kind if one != SIDE_OUTPUT)
+        elif isinstance(kind, tuple) and value not in kind:
+            listed = " or ".join(map(repr, kind))
             raise InvalidInputError(f"{name} is {value!r}; expected {listed}")
         elif kind is int and (not isinstance(value, int) or value < 1):
             raise InvalidInputError(f"{name} is {value!r}; expected at least 1")
