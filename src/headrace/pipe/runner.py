@@ -175,7 +175,6 @@ class PartitionPipe:
         options: of the pipe.
         hooks: for what clients say.
         stop: set when the pipe is to end after a last checkpoint.
-        files: the file system.
         clock: for waiting.
     """
 
