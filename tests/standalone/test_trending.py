@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
@@ -58,9 +59,7 @@ def _sorted(found: Ranking) -> Ranking:
 @pytest.fixture
 def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(APPS))
-    import recording
-
-    yield recording
+    yield importlib.import_module("recording")
     for name in ("recording", "joiner", "scorer"):
         sys.modules.pop(name, None)
 
