@@ -14,9 +14,12 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import IO, NamedTuple
 
 import msgspec
@@ -25,13 +28,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bus import StreamSpec
-from headrace.clock import Clock, Deadline
+from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import InvalidInputError
+from headrace.redaction import redacted
 from headrace.sources.text_rows import LINE
 
 HUNG = 124
 """Stands for the exit code of a client that was killed because it hung, as with timeout(1)."""
 
+_KEPT_BYTES = 4 << 20
 _MOST_LINE = 64 << 20
 _PIPE_BYTES = 1 << 20
 _WRITE_BYTES = 256 << 10
@@ -55,6 +60,34 @@ except OSError as error:
     os._exit(126)
 """
 """Lets the kernel kill the client when the thread that started it is gone, then becomes it."""
+
+
+class ClientLog:
+    """The log of a pipe: stderr of its clients, and what was done about them.
+
+    It is ``logs/pipe-NAME.log`` of the home, and a former part of it has ``.1`` behind its name.
+    Any thread may write.
+
+    Args:
+        home: of the settings.
+        name: of the pipe, or of one process of it.
+    """
+
+    def __init__(self, home: Path, name: str) -> None:
+        self._path = home / "logs" / f"pipe-{name}.log"
+        self._lock = threading.Lock()
+
+    def write(self, lines: Iterable[str]) -> None:
+        """Append lines, each with the time; secrets are redacted."""
+        stamp = f"{datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC):%Y-%m-%d %H:%M:%S}"
+        text = "".join(f"{stamp} {redacted(line)}\n" for line in lines)
+        with self._lock:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._path.exists() and self._path.stat().st_size > _KEPT_BYTES:
+                self._path.replace(self._path.with_name(self._path.name + ".1"))
+            target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
 
 
 class Encoded(NamedTuple):

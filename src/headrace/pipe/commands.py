@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from headrace import extras
 from headrace.cli.failures import INTERRUPTED, record, show
 from headrace.cli.options import Home, Json, open_home_bus, settings_of, stream_names
 from headrace.cli.output import count_text, show_json, show_table
@@ -22,9 +21,8 @@ from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from headrace.bus import Stream
+    from headrace.pipe.on_spark import SparkPipe
     from headrace.pipe.runner import PartitionResult, Pipe, PipeOptions
-
-_KEPT_BYTES = 4 << 20
 
 Command = Annotated[
     list[str] | None,
@@ -130,6 +128,14 @@ def pipe(  # noqa: PLR0913, PLR0917 - one for each option
     max_poison: Annotated[
         int, typer.Option(min=1, help="Records set aside one after the other, before it ends.")
     ] = 10,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="Spark master, such as `spark://head:7077`: clients run on its executors. "
+            "Default: here.",
+            show_default=False,
+        ),
+    ] = None,
     reset: Annotated[
         bool, typer.Option("--reset", help="Forget the checkpoints, and begin at --from.")
     ] = False,
@@ -158,6 +164,10 @@ def pipe(  # noqa: PLR0913, PLR0917 - one for each option
     **Output.** Other lines of stdout are printed, or with `--output` appended to a stream, once
     each. Stderr is printed, and kept in `logs/pipe-NAME.log` of the home.
 
+    **On Spark.** With `--master`, partitions are dealt to the cores of Spark's executors, and
+    clients run there; all hosts must reach the home. Where an executor is lost, others continue.
+    What clients print goes to `logs/pipe-NAME.slot-N.log`, or with `--output` to the stream.
+
     **Failures.** A client that exits with another code than 0, hangs, or prints what does not fit
     is restarted; then the record that it fails on is looked for, and set aside if wanted. A client
     that exits with 0 wants no more rows.
@@ -174,6 +184,9 @@ def pipe(  # noqa: PLR0913, PLR0917 - one for each option
     """
     from headrace.clock import SystemClock
     from headrace.pipe.runner import ClientFailedError, Pipe, PipeOptions
+
+    if master is not None:
+        extras.load("pyspark", "headrace pipe --master")
 
     settings = settings_of(home)
     rows = every_rows if every_rows or every_bytes else 1000
@@ -192,8 +205,14 @@ def pipe(  # noqa: PLR0913, PLR0917 - one for each option
             return
         _check_command(options.command)
         hooks = _Console(settings.home, options, many=found.spec.partitions > 1, as_json=as_json)
-        running = Pipe(bus, found, settings.home, options, hooks.hooks, SystemClock())
-        hooks.begun(running.offsets)
+        running: Pipe | SparkPipe
+        if master is None:
+            running = Pipe(bus, found, settings.home, options, hooks.hooks, SystemClock())
+            hooks.begun(running.offsets)
+        else:
+            from headrace.pipe.on_spark import SparkPipe
+
+            running = SparkPipe(bus, found, settings, options, master, hooks.notice, SystemClock())
         try:
             with _stopped_by_signals(running) as signals:
                 results = running.run()
@@ -232,7 +251,7 @@ def _check_command(command: Sequence[str]) -> None:
 
 
 @contextmanager
-def _stopped_by_signals(running: Pipe) -> Iterator[list[int]]:
+def _stopped_by_signals(running: Pipe | SparkPipe) -> Iterator[list[int]]:
     """Let the first SIGINT or SIGTERM stop a pipe, and the second one kill its clients."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():
@@ -257,17 +276,18 @@ class _Console:
     """What clients print and what there is to say about them: on the screen, and in a log."""
 
     def __init__(self, home: Path, options: PipeOptions, *, many: bool, as_json: bool) -> None:
+        from headrace.pipe.client import ClientLog
         from headrace.pipe.runner import PipeHooks
 
-        self._path = home / "logs" / f"pipe-{options.name}.log"
+        self._file = ClientLog(home, options.name)
         self._options, self._many, self._as_json = options, many, as_json
         self._lock = threading.Lock()
-        self.hooks = PipeHooks(self._print, self._log, self._notice)
+        self.hooks = PipeHooks(self._print, self._log, self.notice)
 
     def begun(self, offsets: dict[int, int]) -> None:
         """Say where each partition begins."""
         places = ", ".join(f"{partition} at {offset}" for partition, offset in offsets.items())
-        self._notice(f"consumer {self._options.name!r}, partition {places}")
+        self.notice(f"consumer {self._options.name!r}, partition {places}")
 
     def ended(self, results: Sequence[PartitionResult]) -> None:
         """Say what became of each partition."""
@@ -282,7 +302,7 @@ class _Console:
                 "restarts": one.restarts,
             }
             rest = "".join(f", {count:,} {what}" for what, count in more.items() if count)
-            self._notice(f"partition {one.partition}: {rows}, {points}{rest}, up to {one.offset}")
+            self.notice(f"partition {one.partition}: {rows}, {points}{rest}, up to {one.offset}")
 
     def _print(self, lines: list[bytes]) -> None:
         with self._lock:
@@ -290,33 +310,15 @@ class _Console:
 
     def _log(self, partition: int, lines: list[str]) -> None:
         head = f"{partition}: " if self._many else ""
-        self._write([f"partition {partition}: {line}" for line in lines])
+        self._file.write(f"partition {partition}: {line}" for line in lines)
         with self._lock:
             typer.echo("\n".join(head + line for line in lines), err=True)
 
-    def _notice(self, text: str) -> None:
-        self._write([text])
+    def notice(self, text: str) -> None:
+        """Print a sentence about the pipe, and log it."""
+        self._file.write([text])
         with self._lock:
             typer.echo(f"headrace pipe: {text}", err=True)
-
-    def _write(self, lines: Sequence[str]) -> None:
-        from headrace.redaction import redacted
-
-        stamp = f"{datetime.fromtimestamp(_now_ms() / 1000, UTC):%Y-%m-%d %H:%M:%S}"
-        text = "".join(f"{stamp} {redacted(line)}\n" for line in lines)
-        with self._lock:
-            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self._path.exists() and self._path.stat().st_size > _KEPT_BYTES:
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
-            target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
-                file.write(text)
-
-
-def _now_ms() -> int:
-    from headrace.clock import SystemClock
-
-    return SystemClock().now_ms()
 
 
 def _show_status(home: Path, options: PipeOptions, stream: Stream, *, as_json: bool) -> None:

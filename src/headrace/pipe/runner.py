@@ -34,6 +34,7 @@ BLOCK_ROWS = 2000
 IDLE_S = 0.1
 LOOK_S = 0.5
 MOST_DELAY_S = 30.0
+GONE_ADVICE = "or skip what is gone: --reset --from earliest"
 
 
 class ClientFailedError(InvalidInputError):
@@ -90,7 +91,10 @@ class PipeOptions:
 
 @dataclass
 class PartitionResult:
-    """What became of one partition: ``offset`` is the one to read next."""
+    """What became of one partition: ``offset`` is the one to read next.
+
+    ``is_ended`` says that nothing more is wanted of it, unless the pipe was stopped before.
+    """
 
     partition: int
     offset: int = 0
@@ -99,6 +103,7 @@ class PartitionResult:
     restarts: int = 0
     dead_letters: int = 0
     output_rows: int = 0
+    is_ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -220,12 +225,12 @@ class PartitionPipe:
             try:
                 self._live()
             except ClientStopped as stopped:
-                if not self._goes_on(stopped):
-                    return
-                if self._stop.wait(self._delay_s()):
-                    return
-            else:
-                return
+                if self._goes_on(stopped):
+                    if self._stop.wait(self._delay_s()):
+                        return
+                    continue
+            self.result.is_ended = not self._stop.is_set()
+            return
 
     def kill(self) -> None:
         """End the client at once, from any thread; then ``run`` returns."""
@@ -651,7 +656,7 @@ class Pipe:
         try:
             self._pipes[partition].run()
         except OffsetGoneError as error:
-            error.also = "or skip what is gone: --reset --from earliest"
+            error.also = GONE_ADVICE
             raised = error
         except BaseException as error:  # noqa: BLE001 - raised again by who runs all partitions
             raised = error

@@ -55,7 +55,7 @@ from headrace.runtime.orders import SlotFailure, SlotReport
 from headrace.runtime.slot import describe_failure
 from headrace.sources.bounded_bus import input_changed
 from headrace.spark.data_source import QUERY, query_write
-from headrace.spark.runner import first_line
+from headrace.spark.slot_rdd import first_line
 from headrace.spark.source_options import StreamLocation
 from headrace.spark.staging import BatchWriterId, Checkpoint, Committer, StagedPart, Stager
 from headrace.spark.versions import arrow_schema

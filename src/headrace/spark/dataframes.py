@@ -46,8 +46,8 @@ from headrace.graph.windows import Window, global_window
 from headrace.records.schema import unique_names
 from headrace.spark.data_source import NAME, StreamSource
 from headrace.spark.run import run_job
-from headrace.spark.runner import first_line
 from headrace.spark.sessions import build_session
+from headrace.spark.slot_rdd import first_line
 from headrace.spark.source_options import FAILED, READ, WRITE, answer_name, open_requests
 from headrace.spark.versions import spark_schema
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
-from pyspark.errors import PySparkException
 
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.coordinator.driver_loop import DroppedError
@@ -26,11 +25,13 @@ from headrace.coordinator.worker_host import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
 from headrace.runtime.orders import SlotOrder, SlotReport, decode_report, encode
 from headrace.spark.slot_rdd import (
+    SPARK_ERRORS,
     Executor,
     ExecutorWarmup,
     SlotNumbers,
     SlotRDD,
     executors,
+    first_line,
     group_progress,
     runs_in_driver,
 )
@@ -384,7 +385,7 @@ class SparkRunner:
         try:
             with self._watch.over(self._rdd, slots, signs, self._numbering.placed):
                 return [decode_report(data) for data in self._rdd.run(slots)]
-        except (Py4JError, PySparkException, EOFError, OSError) as error:
+        except SPARK_ERRORS as error:
             self._check_stop(error)
             raise UnavailableError(
                 f"Spark could not run slots {slots}: {first_line(error)}; "
@@ -422,10 +423,3 @@ class SparkRunner:
         """Have Spark drop the level that is running, and run no other."""
         self._cancelled.set()
         self._context.cancelJobGroup(self._group)
-
-
-def first_line(error: Exception) -> str:
-    """Return the line of a JVM's story that says what happened."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    errors = [line for line in lines if "Exception" in line or "Error" in line]
-    return (errors or lines or [type(error).__name__])[0].lstrip(": ")[:300]

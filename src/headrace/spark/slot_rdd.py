@@ -17,13 +17,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark import RDD, SparkContext
+from pyspark.errors import PySparkException
 from pyspark.serializers import BatchedSerializer, CPickleSerializer
 from pyspark.util import _load_from_socket
 
 from headrace.spark.daemon import SLOT_VARIABLE
 
 MOST_TASKS = 10_000
+SPARK_ERRORS = (Py4JError, PySparkException, EOFError, OSError)
+"""What ``SlotRDD.run`` raises when Spark does not run the slots to their end."""
+
 _ENVIRONMENT = threading.Lock()  # of the context, which the parts of a job share
 
 
@@ -162,6 +167,13 @@ def _located(context: SparkContext, value: Any, locations: Sequence[str]) -> RDD
 
 def _jvm(context: SparkContext) -> Any:
     return context._jvm
+
+
+def first_line(error: Exception) -> str:
+    """Return the line of a JVM's story that says what happened."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    errors = [line for line in lines if "Exception" in line or "Error" in line]
+    return (errors or lines or [type(error).__name__])[0].lstrip(": ")[:300]
 
 
 class SlotNumbers:

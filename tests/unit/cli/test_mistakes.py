@@ -100,6 +100,7 @@ MISTAKES = [
     ("pipe --stream orders --column n --format raw cat", "found n, expected user; name it with"),
     ("pipe --stream orders --output spnt cat", "no stream 'spnt'; did you mean"),
     ("pipe --stream orders --ack never cat", None),
+    ("pipe --stream orders --master nowhere cat", "spark.master is 'nowhere', which Spark does"),
     ("sql check none.sql", "cannot read the SQL app none.sql"),
     ("sql deploy none.sql", "cannot read the SQL app none.sql"),
     ("sql deploy none.sql --rollback", "cannot read the SQL app none.sql"),

@@ -417,6 +417,7 @@ def test_what_is_done_is_shown_as_json(home: Path) -> None:
         "restarts": 0,
         "dead_letters": 0,
         "output_rows": 0,
+        "is_ended": True,
     }
     assert '{"id":3,"user":"u3"}' in ran.err
 
