@@ -95,6 +95,8 @@ class IndexFiles:
         self.trimmed_in = -1
         self.history = IndexHistory(files, f"{place}/index-", partition)
         self._end_seen = 0
+        self._newest = ""  # the path of the file that is read now
+        self._view: IndexView | None = None  # of what is known, until more is
         self._files, self._clock = files, clock
         self._lock = threading.Lock()
 
@@ -133,8 +135,16 @@ class IndexFiles:
     def view(self) -> IndexView:
         """Read what is new and return all that is known."""
         with self._lock:
+            if self._view is not None and not self.is_closed:
+                try:
+                    if os.stat(self._newest).st_size == self.entries * ENTRY_BYTES:
+                        return self._view
+                except FileNotFoundError:  # dropped, or the stream is removed
+                    pass
             self._refresh()
-            return self.known()
+            view = self.known()
+            self._view = view if self.number >= 0 else None
+            return view
 
     def known(self) -> IndexView:
         """Return what is known without a look at the disk."""
@@ -229,6 +239,7 @@ class IndexFiles:
         self.number, self.entries, self.own = -1, 0, 0
         self.is_torn = self.is_closed = self.is_whole = self.is_seal = False
         self.table, self.trimmed_in, self.holder = EntryTable(), -1, -1
+        self._view = None
         self.history.forget()
 
     def _follow(self, *, is_due: bool) -> None:
@@ -317,6 +328,7 @@ class IndexFiles:
             self.is_closed = True
             entries = entries[:-1]
         self.table.extend(entries, path, is_old=not self.is_whole)
+        self._view = None
         self.entries += taken
         self.own += len(entries)
         self.is_torn = taken * ENTRY_BYTES < len(data)
@@ -335,6 +347,7 @@ class IndexFiles:
             )
         first = self._first_entries(number, header)
         self.number, self.entries, self.own = number, 1 + header.rows, 0
+        self._newest, self._view = path, None
         self.is_torn = self.is_closed = False
         self.is_whole, self.is_seal = header.kind == OPENING, is_seal
         if self.is_whole:

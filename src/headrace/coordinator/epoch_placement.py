@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.coordinator.epoch_ranges import task_name
 from headrace.coordinator.host_state import (
@@ -55,6 +56,28 @@ from headrace.runtime.stage_task import store_specs
 from headrace.runtime.standbys import standby_specs
 
 
+class StandingPlacement(NamedTuple):
+    """Where tasks were placed when none was to move, which stands until something changes.
+
+    ``tasks`` has the host of each task of a keyed stage.
+    """
+
+    plan: JobPlan
+    slots: Sequence[Slot]
+    found: Mapping[str, SlotAssignment]
+    tasks: Mapping[str, str]
+
+    def holds(self, plan: JobPlan, state: JobState, slots: Sequence[Slot]) -> bool:
+        """Say whether the plan and the slots are the same, and all tasks where they were placed."""
+        if plan is not self.plan or slots != self.slots:
+            return False
+        for name, host in self.tasks.items():
+            task = state.tasks.get(name)
+            if task is None or task.host != host:
+                return False
+        return True
+
+
 class StickyAssignment:
     """What a driver remembers of slots from epoch to epoch.
 
@@ -65,6 +88,8 @@ class StickyAssignment:
         self._at: dict[str, int] = {}
         self._left: dict[str, set[int]] = {}
         self._is_open = False
+        self.standing: StandingPlacement | None = None
+        """The placement of the last epoch, where it may stand."""
 
     @property
     def at(self) -> Mapping[str, int]:
@@ -80,6 +105,7 @@ class StickyAssignment:
         """Note that no slot has any store open; tasks are to keep their seats all the same."""
         self._left.clear()
         self._is_open = False
+        self.standing = None
 
     def leaving(self, placed: Mapping[str, int]) -> dict[int, list[str]]:
         """Return the tasks that slots are to release, so that others can open their stores.
@@ -98,6 +124,11 @@ class StickyAssignment:
                     if other is not None:
                         found.setdefault(other, []).append(task)
         return found
+
+    @property
+    def is_released(self) -> bool:
+        """Say whether no slot but that of its seat may have the stores of a task open."""
+        return not self._left
 
     def left(self, leaving: Mapping[int, list[str]]) -> None:
         """Note that slots have released tasks."""
@@ -148,6 +179,11 @@ class StandbyTracker:
             for stage in plan.stages:
                 if stage.keyed and standby_specs(store_specs(stage)):
                     self._homes[stage.name] = self._found(stage, hosts)
+
+    @property
+    def are_wanted(self) -> bool:
+        """Say whether there are standbys, or are to be some."""
+        return bool(self._homes)
 
     def _task(self, name: str) -> TaskState:
         return self._state.tasks.get(name, TaskState())
@@ -330,7 +366,12 @@ class EpochPlacement:
         self._budget = MoveBudget(around.rules.max_moves)
         self._away = drained_hosts(state.hosts)
         self._unready_names: set[str] = set()
+        standing = around.seats.standing
+        self._is_free = not self._away and not standbys.are_wanted
+        self._stands = standing is not None and self._is_free and standing.holds(plan, state, slots)
         self._found: dict[str, SlotAssignment] = {}
+        if standing is not None and self._stands:
+            self._found.update(standing.found)
         self._load: Counter[int] = Counter()
         self._level_loads: dict[int, Counter[int]] = {}
         self.moves: list[TaskMove] = []
@@ -419,6 +460,8 @@ class EpochPlacement:
 
     def moved(self, stage: Stage) -> frozenset[str]:
         """Return the tasks of a keyed stage that are placed on another host than they were."""
+        if self._stands:
+            return frozenset()
         hosts = self.of(stage).hosts
         return frozenset(name for name, host in hosts.items() if host != self._home(name))
 
@@ -438,6 +481,8 @@ class EpochPlacement:
 
     def leaving(self) -> dict[int, list[str]]:
         """Return what slots are to release before the epoch, and note who opens it then."""
+        if self._stands:
+            return {}
         placed: dict[str, int] = {}
         for stage in self._plan.stages:
             if stage.keyed:
@@ -464,12 +509,21 @@ class EpochPlacement:
 
     def seated(self, leaving: Mapping[int, list[str]]) -> None:
         """Note that slots have released them, and that the epoch is about to open stores."""
+        if self._stands:
+            return
         seats = self.around.seats
         seats.left(leaving)
+        tasks: dict[str, str] = {}
         for stage in self._plan.stages:
             if stage.keyed:
-                for slot, names in self.of(stage).slots.items():
+                placed = self.of(stage)
+                tasks.update(placed.hosts)
+                for slot, names in placed.slots.items():
                     seats.sit(dict.fromkeys(names, slot))
+        may_move = self.moves or self.pending or self.lost or not self._is_free
+        seats.standing = None
+        if seats.is_released and not may_move:
+            seats.standing = StandingPlacement(self._plan, self._slots, self._found, tasks)
 
     def story(
         self, tasks: Mapping[str, TaskChange], standbys: Standbys, time_ms: int

@@ -240,6 +240,8 @@ class HostCommands:
                 epoch that the last new processes wait for is still run, before another request is.
             is_paused: no epoch follows, so none is to be held up, either.
         """
+        if self._restart is None and request is None:
+            return None
         hosts = tuple(self._slots_of())
         if self._restart is not None:
             if is_paused:

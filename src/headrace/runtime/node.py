@@ -30,11 +30,6 @@ class Node:
         self.guard: Guard | None = None
         self.received = self.sent = 0
 
-    def clear_counts(self) -> None:
-        """Begin to count again, for another epoch."""
-        self.counts.clear()
-        self.received = self.sent = 0
-
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch.
 
