@@ -135,16 +135,8 @@ class IndexFiles:
     def view(self) -> IndexView:
         """Read what is new and return all that is known."""
         with self._lock:
-            if self._view is not None and not self.is_closed:
-                try:
-                    if os.stat(self._newest).st_size == self.entries * ENTRY_BYTES:
-                        return self._view
-                except FileNotFoundError:  # dropped, or the stream is removed
-                    pass
             self._refresh()
-            view = self.known()
-            self._view = view if self.number >= 0 else None
-            return view
+            return self._view or self.known()
 
     def known(self) -> IndexView:
         """Return what is known without a look at the disk."""
@@ -210,6 +202,12 @@ class IndexFiles:
             raise stream_removed(self.stream) from cause
 
     def _refresh(self, *, is_due: bool = False) -> None:
+        if self._view is not None and not (is_due or self.is_closed):
+            try:
+                if os.stat(self._newest).st_size == self.entries * ENTRY_BYTES:
+                    return
+            except FileNotFoundError:  # dropped, or the stream is removed
+                pass
         for _ in range(RESTARTS):
             try:
                 self._follow(is_due=is_due)
@@ -226,6 +224,7 @@ class IndexFiles:
         ):
             raise self._lost(first)
         self._end_seen = self.table.next_offset
+        self._view = self.known() if self.number >= 0 else None
 
     def _lost(self, first: int) -> CorruptDataError:
         return CorruptDataError(

@@ -391,7 +391,7 @@ class Coordinator:
 
     def _follow_patterns(self) -> None:
         """Between two epochs, read the streams that match the patterns by now."""
-        found = self._inputs.replanned(self._plan, self.state)
+        found = self._inputs.replanned(self._plan, self._writer.state)
         if found is None:
             return
         plan, self.plan_digest = found
@@ -402,7 +402,7 @@ class Coordinator:
 
     def _new_identities(self, streams: Mapping[str, Stream]) -> dict[str, str]:
         """Return which streams are read of which nothing was known; refuse another than known."""
-        found, known = identities_of(self._plan, streams), self.state.identities
+        found, known = identities_of(self._plan, streams), self._writer.state.identities
         if found == known:
             return {}
         check_identities(self._plan, known, found)
@@ -462,7 +462,7 @@ class Coordinator:
 
     def _summed_up(self, done: ExecutedEpoch) -> EpochSummary:
         run, timings, state = done.run, done.timings, self._writer.state
-        self.members.committed(run.around, state)
+        self.members.committed(run.context, state)
         self.story.ran(run.observed.slots, state)
         self.host_commands.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
@@ -521,7 +521,7 @@ class Coordinator:
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
-            around=self.members.around(state),
+            context=self.members.placement_context(state),
         )
         return run if is_due or self.members.wants(run.placing) else None
 

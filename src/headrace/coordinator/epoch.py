@@ -113,7 +113,7 @@ class EpochRun:
         ends: next offset of each partition of the input streams.
         rested: by stream, ends of the partitions that get no new rows.
         standby_copies: how many standbys each task has.
-        around: what the driver brings to the placing of tasks.
+        context: what the driver brings to the placing of tasks.
         identities: which streams the inputs are that were not known to be one before.
         inputs: positions that become known, of partitions that were added; then those reached.
         known: watermarks that source stages reach, of an epoch that is run once more.
@@ -151,12 +151,12 @@ class EpochRun:
     merge_problems: list[str] = field(default_factory=list)
     observed: EpochMetrics = field(default_factory=EpochMetrics)
     standby_copies: int = 0
-    around: PlacementContext = field(default_factory=PlacementContext)
+    context: PlacementContext = field(default_factory=PlacementContext)
 
     @cached_property
     def placing(self) -> EpochPlacement:
         """Where the job's tasks run in this epoch."""
-        return EpochPlacement(self.plan, self.state, self.slots, self.around, self.standbys)
+        return EpochPlacement(self.plan, self.state, self.slots, self.context, self.standbys)
 
     @cached_property
     def standbys(self) -> StandbyTracker:
@@ -509,7 +509,7 @@ class EpochRun:
             operators=operators,
             is_half=not is_last,
             standbys=standbys,
-            hosts=self.around.changes if has_state else {},
+            hosts=self.context.changes if has_state else {},
             story=story,
         )
 

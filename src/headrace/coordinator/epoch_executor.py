@@ -25,7 +25,6 @@ from headrace.coordinator.outputs import BusAppend, SinkCommitter, bus_appends
 from headrace.errors import HeadraceError, InternalError, NotOwnerError, UnavailableError
 from headrace.faults import fault
 from headrace.graph.semantics import CommitAction, Semantics
-from headrace.plan.semantics import plan_commit_actions
 from headrace.runtime.async_loop import with_rare_gc
 from headrace.runtime.orders import SinkPart
 from headrace.state.backend import StoreHeldError
@@ -246,8 +245,8 @@ class EpochExecutor:
 
             # 3 and 4. Commit and publish, or emit, action by action.
             self.check_results(run)
-            actions = plan_commit_actions(run.plan)
-            last = max(number for number, action in enumerate(actions) if action.saves)
+            actions = run.plan.commit_actions
+            last = max([number for number, action in enumerate(actions) if action.saves])
             for number, action in enumerate(actions):
                 if action.saves:
                     yield EpochStep.CHECK

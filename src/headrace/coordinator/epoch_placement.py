@@ -348,7 +348,7 @@ class EpochPlacement:
         plan: of the job.
         state: after the last epoch.
         slots: those that answer.
-        around: what the driver brings.
+        context: what the driver brings.
         standbys: the standbys of the job's tasks in this epoch.
     """
 
@@ -357,16 +357,16 @@ class EpochPlacement:
         plan: JobPlan,
         state: JobState,
         slots: Sequence[Slot],
-        around: PlacementContext,
+        context: PlacementContext,
         standbys: StandbyTracker,
     ) -> None:
         self._plan, self._state, self._slots = plan, state, slots
         self._standbys = standbys
-        self.around = around
-        self._budget = MoveBudget(around.rules.max_moves)
+        self.context = context
+        self._budget = MoveBudget(context.rules.max_moves)
         self._away = drained_hosts(state.hosts)
         self._unready_names: set[str] = set()
-        standing = around.seats.standing
+        standing = context.seats.standing
         self._is_free = not self._away and not standbys.are_wanted
         self._stands = standing is not None and self._is_free and standing.holds(plan, state, slots)
         self._found: dict[str, SlotAssignment] = {}
@@ -393,7 +393,7 @@ class EpochPlacement:
         return [task_name(stage.name, task) for task in range(stage.tasks)]
 
     def _placed(self, stage: Stage) -> SlotAssignment:
-        names, rules = self._names(stage), self.around.rules
+        names, rules = self._names(stage), self.context.rules
         at_level = self._level_loads.setdefault(stage.level, Counter())
         if not stage.keyed:  # at home nowhere
             others = (at_level, self._load)
@@ -405,7 +405,7 @@ class EpochPlacement:
             names,
             self._slots,
             self._known(stage, names),
-            seats=self.around.seats.at,
+            seats=self.context.seats.at,
             away=self._away,
             budget=self._budget,
             others=others,
@@ -488,7 +488,7 @@ class EpochPlacement:
             if stage.keyed:
                 for number, names in self.of(stage).slots.items():
                     placed.update(dict.fromkeys(names, number))
-        seats = self.around.seats
+        seats = self.context.seats
         found = seats.leaving(placed)
         for name, host in self._taking_over() if seats.is_open else ():
             for slot in self._slots:  # the standby may be open in any slot of the host
@@ -511,7 +511,7 @@ class EpochPlacement:
         """Note that slots have released them, and that the epoch is about to open stores."""
         if self._stands:
             return
-        seats = self.around.seats
+        seats = self.context.seats
         seats.left(leaving)
         tasks: dict[str, str] = {}
         for stage in self._plan.stages:
@@ -536,19 +536,19 @@ class EpochPlacement:
             time_ms: its clock.
         """
         if not self._away:
-            return self.around.happened
+            return self.context.happened
         before, state = occupied_hosts(self._state.tasks, self._state.standbys), self._state
         after = occupied_hosts({**state.tasks, **tasks}, {**state.standbys, **standbys})
         emptied = sorted((self._away & before) - after)
         return (
-            *self.around.happened,
+            *self.context.happened,
             *(ClusterEvent(time_ms, EventKind.EMPTY, h) for h in emptied),
         )
 
     @property
     def counts(self) -> dict[str, int]:
         """What is counted of the epoch."""
-        found = {MOVED: len(self.moves), LOST: self.lost, **self.around.missed}
+        found = {MOVED: len(self.moves), LOST: self.lost, **self.context.missed}
         return {name: count for name, count in found.items() if count}
 
 

@@ -223,7 +223,7 @@ class HostCommands:
         return host
 
     def _hosts(self, state: JobState) -> Mapping[str, HostState]:
-        return merge_hosts(state.hosts, self._members.around(state).changes)
+        return merge_hosts(state.hosts, self._members.placement_context(state).changes)
 
     @property
     def wants_all(self) -> bool:

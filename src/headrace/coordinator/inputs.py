@@ -67,6 +67,8 @@ class CompactionPins:
             NotOwnerError: a newer generation than that of the fence has begun.
         """
         found = {name: stream for name, stream in streams.items() if stream.spec.compact}
+        if not found:
+            return
         # One that comes with the name of one that went is another, and is held, too.
         self._held = {one.identity: self._held.get(one.identity) for one in found.values()}
         for name, stream in found.items():

@@ -199,7 +199,7 @@ class Membership:
 
 def count_slots(slots: Collection[Slot]) -> dict[str, int]:
     """Return how many slots each host has."""
-    return dict(Counter(slot.host for slot in slots))
+    return dict(Counter([slot.host for slot in slots]))
 
 
 FIRST_TIMEOUT_S = 30.0
@@ -446,7 +446,7 @@ class ClusterMembers:
         """Remember that something happened, until an epoch commits it."""
         self.noted = (*self.noted, ClusterEvent(self._clock.now_ms(), what, host, detail))
 
-    def around(self, state: JobState) -> PlacementContext:
+    def placement_context(self, state: JobState) -> PlacementContext:
         """Return what the placing of the next epoch goes by."""
         changes, missed = self._changes(state), dict(self._missed)
         return PlacementContext(self._rules, self.seats, changes, self.noted, missed)
@@ -480,10 +480,10 @@ class ClusterMembers:
                 found[host] = msgspec.structs.replace(held, slots=0)
         return found
 
-    def committed(self, around: PlacementContext, state: JobState) -> None:
+    def committed(self, context: PlacementContext, state: JobState) -> None:
         """Note that an epoch was committed with what had happened by its begin."""
-        self.noted = self.noted[len(around.happened) :]
-        self._missed.subtract(around.missed)
+        self.noted = self.noted[len(context.happened) :]
+        self._missed.subtract(context.missed)
         for one in state.story:
             if one.what == EventKind.EMPTY and one.time_ms == state.time_ms:
                 name = _host_name(state.hosts, one.host)

@@ -27,7 +27,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
-from headrace.graph.semantics import Semantics
+from headrace.graph.semantics import CommitAction, Semantics, commit_actions
 from headrace.graph.sinks import Sink
 
 TIME, WATERMARK = "__time", "__watermark"
@@ -386,6 +386,19 @@ class JobPlan:
     def outputs(self) -> tuple[OutputBinding, ...]:
         """Every stream that the job sends to, that of dead letters included."""
         return tuple(binding for stage in self.stages for binding in stage.outputs)
+
+    @cached_property
+    def internal_sends(self) -> tuple[tuple[Stage, Exchange], ...]:
+        """What its stages send through internal streams, each with its stage."""
+        return tuple((stage, edge) for stage in self.stages for edge in stage.sends if edge.stream)
+
+    @cached_property
+    def commit_actions(self) -> tuple[CommitAction, ...]:
+        """What a commit does after the epoch's results are durable, in order."""
+        used = {binding.semantics for binding in self.sent}
+        if self.internal_sends:
+            used.add(Semantics.EXACTLY_ONCE)
+        return commit_actions(self.state_semantics, frozenset(used))
 
     @cached_property
     def sent(self) -> tuple[OutputBinding | SinkBinding, ...]:

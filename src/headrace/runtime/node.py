@@ -40,7 +40,7 @@ class Node:
         """
 
     @property
-    def rings(self) -> bool:
+    def has_timers(self) -> bool:
         """Say whether it may have timers, which fire between rows."""
         return False
 

@@ -155,7 +155,7 @@ def run_calls(
 
 
 # A database that a disk refused to write stays closed to writes until it is opened again, and
-# a file that was put right is seen by the next to open it; a call that took too long was ended
+# a file that was repaired is seen by the next to open it; a call that took too long was ended
 # anywhere, in the midst of a store's own steps, too. What is lost with them comes back.
 _CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, CallTimeoutError, OSError)
 
@@ -399,11 +399,11 @@ class _Attempt:
                 kept.task.close()
             plan, job = self._plan, self._plan.graph.name
             host = self._host
-            around = RuntimeContext(
+            shared = RuntimeContext(
                 job, plan.key_groups, plan.limits, host.bus, host.loop, host.hot_keys
             )
             remotes = RemoteStores(job, self._host.clock)
-            runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
+            runtime = StageTask(stage, task.task, task.groups, shared, state, remotes, self._tables)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
         before = max(before, task.passed)
@@ -507,7 +507,7 @@ class _Attempt:
             stream = self._host.bus.stream(exchange.stream)
             reader = InternalStreamReader(stream, exchange, wanted, self._order.range_bytes)
             readers.append((wanted, reader, reader.chunks(self._should_stop)))
-        if runtime.rings:  # timers between rows have to know what the marks after these say
+        if runtime.has_timers:  # timers between rows have to know what the marks after these say
             readers = [(wanted, reader, list(chunks)) for wanted, reader, chunks in readers]
             reached_by = min([task.bound, *(reader.mark for _, reader, _ in readers)])
             runtime.expect(max(watermark, reached_by))

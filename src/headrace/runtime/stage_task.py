@@ -73,7 +73,7 @@ class AsyncWatermarkHold:
     @property
     def waiting(self) -> int:
         """How many messages wait."""
-        return sum(node.waiting for node in self.calling)
+        return sum([node.waiting for node in self.calling])
 
 
 def _behind(stage: Stage, calling: set[str]) -> set[str]:
@@ -135,7 +135,7 @@ class StageTask:
         stage: the stage.
         task: number of the task.
         groups: its key groups, first and after last; unused for source tasks.
-        around: what it has in common with the other tasks.
+        runtime: what it has in common with the other tasks.
         state: its stores, caught up; ``None`` where the stage has none.
         remotes: opens its remote stores.
         tables: the broadcast stores of the process, at the epoch's offsets.
@@ -148,25 +148,26 @@ class StageTask:
         stage: Stage,
         task: int,
         groups: tuple[int, int],
-        around: RuntimeContext,
+        runtime: RuntimeContext,
         state: TaskState | None,
         remotes: RemoteStores,
         tables: Mapping[str, BroadcastTable] | None = None,
         asks: Mapping[str, SourceCallNode] | None = None,
     ) -> None:
         self._stage, self.task, self._groups = stage, task, groups
-        self._around, self._key_groups = around, around.key_groups
+        self._delays = {name: delay for name, delay in stage.delays.items() if delay}
+        self._runtime, self._key_groups = runtime, runtime.key_groups
         self._state, self.remotes = state, remotes
         self._keys = stage.receives[0].keys if stage.receives else ()
         own = dict(tables or {})
         first = stage_before_calls(stage) if asks is None else None
         self.asking: StageTask | None = None
         if first is not None:
-            self.asking = StageTask(first, task, groups, around, state, remotes, own, asks={})
+            self.asking = StageTask(first, task, groups, runtime, state, remotes, own, asks={})
             nodes = self.asking.nodes.values()
             asks = {node.name: node for node in nodes if isinstance(node, SourceCallNode)}
         keys = self._keys
-        build = NodeContext(stage, task, groups, around, state, remotes, own, keys, asks or {})
+        build = NodeContext(stage, task, groups, runtime, state, remotes, own, keys, asks or {})
         self._dead, self._letters = self._dead_letters()
         self.nodes: dict[str, Node] = {}
         self._input_counts: dict[str, Counter[str]] = {}
@@ -193,7 +194,7 @@ class StageTask:
         self._watched = [node.hot for node in senders if node.hot is not None]
 
     def _sender(self, exchange: Exchange) -> Node:
-        is_watched = self._around.hot_keys and exchange.keys
+        is_watched = self._runtime.hot_keys and exchange.keys
         hot = HotKeySketch(exchange.operator, exchange.keys) if is_watched else None
         if exchange.stream:
             return InternalStreamNode(exchange, self._key_groups, self.task, hot)
@@ -204,8 +205,8 @@ class StageTask:
         if binding is None:
             return None, None
         output = OutputNode(DEAD_LETTERS, binding, self.task)
-        around, origins = self._around, self._stage.origins
-        return output, DeadLetters(around.job, self._keys, origins, around.bus, output.push)
+        runtime, origins = self._runtime, self._stage.origins
+        return output, DeadLetters(runtime.job, self._keys, origins, runtime.bus, output.push)
 
     def _guard(self, operator: Operator, counts: Counter[str]) -> Guard:
         letters = self._letters if operator.on_error == DEAD_LETTER else None
@@ -272,23 +273,23 @@ class StageTask:
             node.counts.clear()
             node.received = node.sent = 0
             mark = self.holds.before if name in self.holds.behind else watermark
-            node.begin(epoch, wall_ms, mark - self._stage.delays.get(name, 0))
+            node.begin(epoch, wall_ms, mark - self._delays.get(name, 0))
 
     @property
-    def rings(self) -> bool:
+    def has_timers(self) -> bool:
         """Say whether a processor of it may have timers."""
-        return any(node.rings for node in self.nodes.values())
+        return any(node.has_timers for node in self.nodes.values())
 
     def expect(self, watermark: int) -> None:
         """Say, before the epoch's rows, where it will bring the stage's watermark at least."""
         for name, node in self.nodes.items():
             mark = self.holds.before if name in self.holds.behind else watermark
-            node.expect(self._behind(name, mark))
+            node.expect(self._behind(name, mark) if self._delays else mark)
 
     def _behind(self, name: str, watermark: int) -> int:
         """The watermark of what reaches an operator."""
         ended = watermark >= END_WATERMARK
-        return watermark if ended else watermark - self._stage.delays.get(name, 0)
+        return watermark if ended else watermark - self._delays.get(name, 0)
 
     def push(self, entry: str, chunk: Chunk) -> None:
         """Feed rows that an input or a ``partition_by`` brings."""
@@ -316,7 +317,7 @@ class StageTask:
                 if isinstance(node, AsyncNode):
                     yield from self._calls_of(node, ended=watermark >= END_WATERMARK)
                 mark = self.holds.passed(node, watermark)
-            node.advance(self._behind(name, mark) if self._stage.delays else mark, wall_ms)
+            node.advance(self._behind(name, mark) if self._delays else mark, wall_ms)
 
     def _calls_of(self, node: AsyncNode, *, ended: bool) -> Iterator[AsyncNode]:
         """Yield a node that has calls to wait for before it ends the epoch."""
@@ -338,7 +339,7 @@ class StageTask:
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return the earliest watermark and wall clock at which something is due."""
-        delays = self._stage.delays
+        delays = self._delays
         events, walls = [], []
         for name, node in self.nodes.items():
             event, wall = node.deadlines()

@@ -358,17 +358,18 @@ class TaskState:
             backend.own(target.owner)
             if backend.is_damaged:
                 backend.clear()
-            if backend.position == target.position:
+            held = backend.position
+            if held == target.position:
                 if sealed is not None and not _changed_nothing(sealed, stores):
                     self._discard_objects(stores)
                 continue
-            self._refuse_older(backend.position, target.position)
-            if sealed is not None and _was_committed(sealed, target, backend.position):
+            self._refuse_older(held, target.position)
+            if sealed is not None and _was_committed(sealed, target, held):
                 assert sealed.changes is not None
                 own = {name: sealed.changes[name] for name in stores if name in sealed.changes}
                 backend.apply(own, target.position)
                 counts.from_memory = True
-                counts.entries += sum(len(keys) for keys, _ in own.values())
+                counts.entries += sum([len(keys) for keys, _ in own.values()])
                 continue
             self._discard_objects(stores)
             if stores[0] in self._unlogged:
