@@ -1,11 +1,13 @@
 """What the coordinator alone costs: planning, placement and commit of an epoch of 10,000 tasks.
 
-    python bench/coordinator.py [--tasks N] [--partitions N] [--slots N] [--epochs N] [--profile]
+    python bench/coordinator.py [--tasks N] [--partitions N] [--slots N] [--epochs N] [--steady]
+        [--profile]
 
 Planning, placement, orders, reports, manifests, the log and the fold are the real ones, with fsync;
 slots are made up: they answer at once that every task of theirs changed, and files are merged.
 What they take counts for nothing. ``cpu`` is processor time, which a busy machine does not change.
-Each eighth epoch takes place with a tenth of the hosts gone, and the next with these back.
+Each eighth epoch takes place with a tenth of the hosts gone, and the next with these back, unless
+hosts are ``--steady``.
 """
 
 from __future__ import annotations
@@ -31,15 +33,16 @@ from headrace.clock import SystemClock
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.epoch_executor import EpochExecutor
+from headrace.coordinator.epoch_placement import PlacementContext, StickyAssignment
 from headrace.coordinator.epoch_ranges import plan_ranges
 from headrace.coordinator.inputs import task_counts
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.coordinator.placement import Slot
 from headrace.files import Files
+from headrace.graph.operator_base import StreamInfo
 from headrace.plan.planner import plan
-from headrace.plan.semantics import plan_commit_actions
-from headrace.plan.stages import JobPlan, StreamInfo
+from headrace.plan.stages import JobPlan
 from headrace.runtime.async_loop import with_rare_gc
 from headrace.runtime.orders import (
     ExchangeFile,
@@ -144,6 +147,8 @@ class Bench:
             none, self.writer, runner=none, storage=none, bus=none, clock=self.clock
         )
         self.took: dict[str, list[float]] = defaultdict(list)
+        self.seats = StickyAssignment()
+        self.placed_over: list[Slot] = []
 
     def _first(self) -> JobState:
         return JobState(
@@ -177,6 +182,9 @@ class Bench:
             self.took[f"{name} cpu"].append(0.0)
         state = self.writer.state
         ends = {"events": [(state.epoch + 1) * ROWS] * self.partitions}
+        if slots is not self.placed_over:  # a driver asks all slots where they are
+            self.seats.let_go()
+            self.placed_over = slots
         with self._timed("plan"):
             ranges = plan_ranges(self.plan, state, ends, 1 << 40)
             run = EpochRun(
@@ -189,10 +197,13 @@ class Bench:
                 self.clock.now_ms(),
                 ends=ends,
                 standby_copies=self.copies,
+                context=PlacementContext(seats=self.seats),
             )
         hosts = {slot.number: slot.host for slot in slots}
         for level in range(len(self.plan.levels)):
             with self._timed("orders"):
+                if not level:
+                    run.placing.seated(run.placing.leaving())
                 orders = run.orders(level)
                 for order in orders:
                     encode(order)
@@ -201,7 +212,7 @@ class Bench:
             with self._timed("absorb"):
                 run.absorb(orders, [decode_report(data) for data in answers])
                 run.finish_level(level)
-        (act,) = plan_commit_actions(self.plan)
+        (act,) = self.plan.commit_actions
         with self._timed("commit"):
             self.writer.check()
             if not self.executor.append(run, act, is_last=True):
@@ -221,6 +232,7 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=1_000)
     parser.add_argument("--standbys", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=70)
+    parser.add_argument("--steady", action="store_true")
     parser.add_argument("--profile", action="store_true")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-") as home:
@@ -230,7 +242,8 @@ def main() -> None:
         for number in range(wanted.epochs):
             if wanted.profile and number:
                 profile.enable()
-            bench.epoch(few if number % 8 == 5 else bench.slots)
+            has_gone = number % 8 == 5 and not wanted.steady
+            bench.epoch(few if has_gone else bench.slots)
             profile.disable()
         if wanted.profile:
             pstats.Stats(profile).sort_stats("tottime").print_stats(30)
@@ -243,6 +256,7 @@ def main() -> None:
             "partitions": wanted.partitions,
             "slots": wanted.slots,
             "standbys": wanted.standbys,
+            "steady": wanted.steady,
             "total_ms": _told(total[1:]),
             "total_cpu_ms": _told(busy[1:]),
             **{f"{name}_cpu_ms": _told(bench.took[f"{name} cpu"][1:]) for name in PARTS},

@@ -27,8 +27,8 @@ import pyarrow as pa
 
 import headrace as hr
 from headrace.files import Files
+from headrace.graph.operator_base import StreamInfo
 from headrace.plan.planner import plan
-from headrace.plan.stages import StreamInfo
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.exchange import ExchangeNode, HotKeySketch
 from headrace.testing import TestDriver

@@ -5,12 +5,14 @@ the test driver. ``docs/architecture.md`` walks along what this prints:
 
     python tools/trace.py           # files in the order in which the record comes to them
     python tools/trace.py --calls   # each function with its number of calls
+    python tools/trace.py --cpu     # the processor time of both, over 16 partitions
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,6 +27,7 @@ from headrace.testing import TestDriver
 
 PACKAGE = Path(hr.__file__).parent
 WARM_EPOCHS = 3
+TIMED_EPOCHS, TIMED_ADVANCES = 60, 1000
 
 
 @dataclass
@@ -109,11 +112,35 @@ def traces() -> tuple[Trace, Trace]:
         return warm, traced(driver.advance)
 
 
+def processor_times() -> tuple[float, float]:
+    """Return the processor time of a warm epoch with one record, and of an idle advance, ms."""
+    with TestDriver(job, tasks=1, slots=1, memory_bus=False) as driver:
+        driver.create("clicks", {"user": pa.string()}, partitions=16)
+        warm = 0.0
+        for number in range(WARM_EPOCHS + TIMED_EPOCHS):
+            driver.feed("clicks", [{"user": "Ada"}])
+            began = time.process_time()
+            driver.advance()
+            warm += 0.0 if number < WARM_EPOCHS else time.process_time() - began
+        driver.advance()
+        began = time.process_time()
+        for _ in range(TIMED_ADVANCES):
+            driver.advance()
+        idle = time.process_time() - began
+    return warm * 1000 / TIMED_EPOCHS, idle * 1000 / TIMED_ADVANCES
+
+
 def main() -> None:
     """Print both traces."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--calls", action="store_true", help="show each function")
-    shows_calls = options.parse_args().calls
+    options.add_argument("--cpu", action="store_true", help="measure processor time instead")
+    given = options.parse_args()
+    if given.cpu:
+        warm_ms, idle_ms = processor_times()
+        print(f"a record in a warm epoch: {warm_ms:.2f} ms, an idle advance: {idle_ms:.3f} ms")
+        return
+    shows_calls = given.calls
     for title, trace in zip(("a record in a warm epoch", "an idle advance"), traces(), strict=True):
         print(f"{title}: {trace}")
         for file in trace.files:

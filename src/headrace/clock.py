@@ -130,10 +130,13 @@ class SteadyClock:
         self, inner: Clock, *, max_jump_ms: int | None = MAX_JUMP_MS, record: Path | None = None
     ) -> None:
         self._inner, self.max_jump_ms, self._record = inner, max_jump_ms, record
+        self.monotonic, self.uptime, self.sleep = inner.monotonic, inner.uptime, inner.sleep
+        self.storage_ms, self.new_id = inner.storage_ms, inner.new_id
+        self.doubt: ClockDeviation | None = None
+        """What is wrong with the clock since it was last looked at; ``None``: nothing."""
         self._lock = threading.Lock()
         self._line: _TimeReference | None = None
         self._seen: _TimeReference | None = None  # in the record
-        self._doubt: ClockDeviation | None = None
         self._looked_s = 0.0
 
     def now_ms(self) -> int:
@@ -158,15 +161,10 @@ class SteadyClock:
             if line is not None and line != self._seen:  # another process has accepted it
                 self._seen, believed = line, line.at(up)
         if abs(reading - believed) <= self.max_jump_ms:
-            self._line, self._doubt = _TimeReference(reading, up), None
+            self._line, self.doubt = _TimeReference(reading, up), None
             return reading
-        self._doubt = ClockDeviation(reading, int(believed))
+        self.doubt = ClockDeviation(reading, int(believed))
         return int(believed)
-
-    @property
-    def doubt(self) -> ClockDeviation | None:
-        """What is wrong with the clock since it was last looked at; ``None``: nothing."""
-        return self._doubt
 
     def believe(self, wall_ms: int) -> None:
         """Continue from another time, for there is better evidence than the clock."""
@@ -179,7 +177,7 @@ class SteadyClock:
         """Believe the clock from now on; return what was wrong with it."""
         with self._lock:
             self._now_ms()
-            doubt, self._doubt = self._doubt, None
+            doubt, self.doubt = self.doubt, None
             boot, up = self._inner.uptime()
             self._line = _TimeReference(self._inner.now_ms(), up)
             self._write(boot)
@@ -208,26 +206,6 @@ class SteadyClock:
         with suppress(OSError):
             temporary.write_text(json.dumps(kept | {boot: tuple(self._line)}))
             os.replace(temporary, self._record)
-
-    def monotonic(self) -> float:
-        """Return seconds that never go back."""
-        return self._inner.monotonic()
-
-    def uptime(self) -> tuple[str, float]:
-        """Return which boot of the machine this is, and its seconds."""
-        return self._inner.uptime()
-
-    def storage_ms(self, path: Path) -> int:
-        """Return when a file was last written, by the clock of its storage."""
-        return self._inner.storage_ms(path)
-
-    def sleep(self, seconds: float) -> None:
-        """Wait."""
-        self._inner.sleep(seconds)
-
-    def new_id(self) -> str:
-        """Return a name that no other call ever returned."""
-        return self._inner.new_id()
 
 
 class Deadline:

@@ -65,7 +65,13 @@ class Files:
         """
         with self._created(path, durable=durable) as file:
             try:
-                size = self._fill(file, chunks)
+                size = 0
+                for chunk in chunks:
+                    view = memoryview(chunk).cast("B")
+                    while view:
+                        written = file.write(view)
+                        size += written
+                        view = view[written:]
                 if durable:
                     self.sync_file(file.fileno())
                 return size
@@ -82,19 +88,9 @@ class Files:
             self.make_missing(path.parent, durable=durable)
             return open(path, "xb", buffering=0)
 
-    def _fill(self, file: FileIO, chunks: Iterable[Bytes]) -> int:
-        size = 0
-        for chunk in chunks:
-            view = memoryview(chunk).cast("B")
-            while view:
-                written = file.write(view)
-                size += written
-                view = view[written:]
-        return size
-
     def append(self, descriptor: int, chunks: Iterable[Bytes]) -> None:
         """Write chunks at the end of a file that was opened to append; not yet durable."""
-        left = [view for view in (memoryview(chunk).cast("B") for chunk in chunks) if view]
+        left = [view for chunk in chunks if (view := memoryview(chunk).cast("B"))]
         while left:
             written = os.writev(descriptor, left[:_MOST_CHUNKS])
             while left and written >= len(left[0]):
@@ -264,7 +260,7 @@ class Files:
     def names(self, folder: Path | str) -> list[str]:
         """Return the sorted names in a folder, without temporary ones; empty when absent."""
         try:
-            return sorted(name for name in os.listdir(folder) if not name.startswith("."))
+            return sorted([name for name in os.listdir(folder) if not name.startswith(".")])
         except FileNotFoundError:
             return []
 

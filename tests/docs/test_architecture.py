@@ -11,7 +11,8 @@ import pytest
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-MOST_FILES, MOST_IDLE_FILES = 71, 20
+MOST_FILES, MOST_CALLS = 66, 1110
+MOST_IDLE_FILES, MOST_IDLE_CALLS = 14, 70
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +32,8 @@ def test_the_page_names_each_file_that_a_record_comes_to(tool: ModuleType) -> No
     assert [file for file in idle.files if file not in warm.files] == []
     assert len(warm.files) <= MOST_FILES
     assert len(idle.files) <= MOST_IDLE_FILES
+    assert warm.calls.total() <= MOST_CALLS
+    assert idle.calls.total() <= MOST_IDLE_CALLS
 
 
 def test_the_page_names_no_file_that_is_not_there(tool: ModuleType) -> None:

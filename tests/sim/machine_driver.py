@@ -196,7 +196,7 @@ class MachineDriver:
 
     def sweep_epoch(self, run: EpochRun) -> None:
         """Note that an epoch is committed and published."""
-        self._members.committed(run.around, self.state)
+        self._members.committed(run.context, self.state)
         self.host_commands.committed(run)
         if run.all_tasks:
             self.cold = frozenset()
@@ -234,7 +234,7 @@ class MachineDriver:
             all_tasks=self.host_commands.wants_all,
             ends=ends,
             standby_copies=self.world.copies,
-            around=self._members.around(state),
+            context=self._members.placement_context(state),
         )
         if not is_due and not self._members.wants(run.placing):
             return None

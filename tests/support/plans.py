@@ -39,7 +39,7 @@ from headrace.plan.explain import explain, mermaid, plan_object
 from headrace.plan.flows import TableFile
 from headrace.plan.parts import internal_stream_name, split_parts
 from headrace.plan.planner import plan
-from headrace.plan.semantics import RequestedSemantics, plan_commit_actions
+from headrace.plan.semantics import RequestedSemantics
 from headrace.plan.stages import (
     GROUP,
     MARK,
@@ -95,7 +95,6 @@ __all__ = [
     "mermaid",
     "mistakes",
     "plan",
-    "plan_commit_actions",
     "plan_object",
     "planned",
     "split_parts",

@@ -323,7 +323,8 @@ class FileStream(LogStream):
 
     def __init__(self, bus: FileBus, incarnation: Incarnation) -> None:
         self._bus, self._incarnation = bus, incarnation
-        self._mark = _mark_of(incarnation.file)
+        found = os.stat(incarnation.file)
+        self._mark = found.st_ino, found.st_mtime_ns
         self.folder = folder = incarnation.folder
         spec, identity = _spec_from_json(
             bus.parts.files.read(incarnation.file), str(incarnation.file)
@@ -354,7 +355,11 @@ class FileStream(LogStream):
     @property
     def is_there(self) -> bool:
         """Say whether it was not removed, nor its folder put in place of another's."""
-        return self._mark is not None and self._mark == _mark_of(self._incarnation.file)
+        try:
+            found = os.stat(self._incarnation.file)
+        except FileNotFoundError:
+            return False
+        return self._mark == (found.st_ino, found.st_mtime_ns)
 
     def _check_partitions_known(self) -> None:
         """Find settings that were lost, by rows in a partition that they do not mention."""
@@ -450,9 +455,10 @@ class FileBus(Bus):
     def stream(self, name: str) -> Stream:
         """Return a stream; see ``Bus.stream``."""
         with self._lock:
+            held = self._streams.get(name)  # a closed bus has none
+            if held is not None and held.is_there:
+                return held
             self._check_open()
-            if self._is_known(name):
-                return self._streams[name]
             if self._incarnations.current(name) is None:
                 name = self._aliases.target(name) or name
             return self._open(name)
@@ -544,15 +550,6 @@ class FileBus(Bus):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"the bus in {self.root} is closed")
-
-
-def _mark_of(file: Path) -> tuple[int, int] | None:
-    """Tell a file from another one of its name; ``None`` when there is none."""
-    try:
-        found = os.stat(file)
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_mtime_ns
 
 
 def partition_name(partition: int) -> str:

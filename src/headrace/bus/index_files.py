@@ -95,6 +95,8 @@ class IndexFiles:
         self.trimmed_in = -1
         self.history = IndexHistory(files, f"{place}/index-", partition)
         self._end_seen = 0
+        self._newest = ""  # the path of the file that is read now
+        self._view: IndexView | None = None  # of what is known, until more is
         self._files, self._clock = files, clock
         self._lock = threading.Lock()
 
@@ -134,7 +136,7 @@ class IndexFiles:
         """Read what is new and return all that is known."""
         with self._lock:
             self._refresh()
-            return self.known()
+            return self._view or self.known()
 
     def known(self) -> IndexView:
         """Return what is known without a look at the disk."""
@@ -200,6 +202,12 @@ class IndexFiles:
             raise stream_removed(self.stream) from cause
 
     def _refresh(self, *, is_due: bool = False) -> None:
+        if self._view is not None and not (is_due or self.is_closed):
+            try:
+                if os.stat(self._newest).st_size == self.entries * ENTRY_BYTES:
+                    return
+            except FileNotFoundError:  # dropped, or the stream is removed
+                pass
         for _ in range(RESTARTS):
             try:
                 self._follow(is_due=is_due)
@@ -216,6 +224,7 @@ class IndexFiles:
         ):
             raise self._lost(first)
         self._end_seen = self.table.next_offset
+        self._view = self.known() if self.number >= 0 else None
 
     def _lost(self, first: int) -> CorruptDataError:
         return CorruptDataError(
@@ -229,6 +238,7 @@ class IndexFiles:
         self.number, self.entries, self.own = -1, 0, 0
         self.is_torn = self.is_closed = self.is_whole = self.is_seal = False
         self.table, self.trimmed_in, self.holder = EntryTable(), -1, -1
+        self._view = None
         self.history.forget()
 
     def _follow(self, *, is_due: bool) -> None:
@@ -317,6 +327,7 @@ class IndexFiles:
             self.is_closed = True
             entries = entries[:-1]
         self.table.extend(entries, path, is_old=not self.is_whole)
+        self._view = None
         self.entries += taken
         self.own += len(entries)
         self.is_torn = taken * ENTRY_BYTES < len(data)
@@ -335,6 +346,7 @@ class IndexFiles:
             )
         first = self._first_entries(number, header)
         self.number, self.entries, self.own = number, 1 + header.rows, 0
+        self._newest, self._view = path, None
         self.is_torn = self.is_closed = False
         self.is_whole, self.is_seal = header.kind == OPENING, is_seal
         if self.is_whole:

@@ -189,7 +189,7 @@ class ProducerState:
             return
         names = np.ascontiguousarray(sequenced["producer"]).view("V16").ravel().tolist()
         columns = ("sequence", "first_offset", "rows", "flags", "span")
-        values = zip(*(sequenced[column].tolist() for column in columns), strict=True)
+        values = zip(*[sequenced[column].tolist() for column in columns], strict=True)
         for name, (sequence, first, rows, flags, span) in zip(names, values, strict=True):
             job = span if flags & OF_JOB else 0
             if is_old:

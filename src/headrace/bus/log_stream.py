@@ -531,7 +531,7 @@ class LogStream(Stream):
         return self._all()
 
     def _all(self) -> list[Log]:
-        return [self._made(partition) for partition in range(len(self._logs))]
+        return [log or self._made(partition) for partition, log in enumerate(self._logs)]
 
     def _made(self, partition: int) -> Log:
         """Return the log of a partition, made by the first who asks: some have 27,000."""
@@ -547,6 +547,8 @@ class LogStream(Stream):
 
     def _log(self, partition: int) -> Log:
         self._check_open()
+        if 0 <= partition < len(self._logs) and (log := self._logs[partition]) is not None:
+            return log
         if partition >= len(self._logs):
             self._partitions()
         if not 0 <= partition < len(self._logs):

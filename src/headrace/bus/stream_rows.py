@@ -76,7 +76,7 @@ def read(
         )
     chosen = None if columns is None else tuple(columns)
     rows = StreamRows(stream, settings, begin, end, wanted, chosen, offsets)
-    with rows._opened():  # noqa: SLF001 - mistakes are told at once
+    with rows._opened():  # noqa: SLF001 - mistakes are reported at once
         return rows
 
 

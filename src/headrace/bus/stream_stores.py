@@ -155,6 +155,7 @@ class SettingsFiles(SettingsStore):
         self._folder, self._files, self._clock = folder, files, clock
         self._lock = threading.Lock()
         self._number = -1
+        self._following = ""  # the path of the file that would come next
         self._settings = StreamSettings()
 
     def current(self) -> StreamSettings:
@@ -168,9 +169,11 @@ class SettingsFiles(SettingsStore):
                 self._number = self._last()
                 if self._number:
                     self._settings = self._read(self._number)
-            while os.path.exists(self._name(self._number + 1)):
+                self._following = self._name(self._number + 1)
+            while os.path.exists(self._following):
                 self._settings = self._read(self._number + 1)
                 self._number += 1
+                self._following = self._name(self._number + 1)
             return self._settings
 
     def publish(self, before: StreamSettings, after: StreamSettings) -> bool:

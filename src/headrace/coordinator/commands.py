@@ -108,7 +108,7 @@ class Command(msgspec.Struct, Generic[_Answer], frozen=True):
 
     @classmethod
     def idle(cls, part: OpenPart) -> None:
-        """Note that no command of this type is asked for; one under way was taken back."""
+        """Note that no command of this type is asked for any more: it is over, or taken back."""
 
     def accept(self, answer: _Answer) -> _Answer:
         """Return the answer of a part, unless the others are not to be asked after it.
@@ -573,27 +573,25 @@ class CommandServer:
     def serve(self, part: OpenPart) -> None:
         """Run the first command of each type; one under way comes before others of its type."""
         for kind, channel in self._channels.items():
-            asked = [
-                (request, answer)
-                for request, answer in (
-                    (self._queue.pending(kind), self._queue.answer),
-                    (channel.pending(), channel.answer),
-                )
-                if request is not None
-            ]
-            if not asked:
-                kind.idle(part)
+            posted, filed = self._queue.pending(kind), channel.pending()
+            if posted is None and filed is None:
+                if self._under_way.pop(kind, None) is not None:
+                    kind.idle(part)
                 continue
             held = self._under_way.get(kind)
-            request, answer = next((one for one in asked if one[0].id == held), asked[0])
+            request = posted or filed
+            if filed is not None and filed.id == held:
+                request = filed
+            assert request is not None
             self._under_way[kind] = request.id
             try:
                 done = request.command.run(part, request)
             except InvalidInputError as error:
                 done = request.command.refused(part, error)
             if done is not None:
-                answer(request, done)
-                if len(asked) > 1:  # a loop that rests would come to the other after its rest
+                (self._queue if request is posted else channel).answer(request, done)
+                # A loop that rests would come to the other after its rest.
+                if posted is not None and filed is not None:
                     self._queue.wake()
 
     def tidy(self) -> None:

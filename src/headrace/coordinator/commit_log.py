@@ -90,7 +90,8 @@ class FileCommitLog(CommitLog):
     def publish(self, epoch: int, data: bytes) -> bool:
         """Create the manifest's file if no other and no later one exists."""
         path = self._path(epoch)
-        if any(later >= epoch for later in self.epochs()):
+        there = self.epochs()
+        if there and there[-1] >= epoch:
             self._files.sync_folder(self._manifests)
             return False
         won = self._files.publish(path, data, lambda: fault("commit.written"))
@@ -152,7 +153,7 @@ class FileCommitLog(CommitLog):
 
     def _numbers(self) -> list[int]:
         names = self._files.names(self._generations)
-        return [0, *(int(name.removesuffix(".json")) for name in names)]
+        return [0, *[int(name.removesuffix(".json")) for name in names]]
 
     def _generation(self, number: int) -> Path:
         return self._generations / f"{number:08d}.json"
@@ -282,8 +283,8 @@ class CheckpointRetention:
             before: the oldest that was kept before; what is gone does not come back.
         """
         first = max(before, epoch - self._keep, 0)
-        held = sorted(entry for entry in self._released.values() if entry[0] >= first)
-        size = sum(own for _, own in held)
+        held = sorted([entry for entry in self._released.values() if entry[0] >= first])
+        size = sum([own for _, own in held])
         for released, own in held:
             if size <= self._most_bytes:
                 break

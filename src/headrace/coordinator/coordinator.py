@@ -6,9 +6,11 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
-from headrace.bus.bus import Bus
+from headrace.bus.bus import Bus, Stream
 from headrace.clock import Clock, SteadyClock
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
@@ -45,6 +47,8 @@ from headrace.coordinator.inputs import (
     create_outputs,
     first_positions,
     identities_of,
+    open_streams,
+    table_offsets,
     task_counts,
     with_positions,
 )
@@ -221,7 +225,7 @@ class Coordinator:
         before = load_catalog(self._storage.root, self.state.generation, self._storage.files)
         check_graph(self._inputs.as_planned(self._plan, self.state), self._plan, before)
         self._follow()
-        self._check_identities()
+        self._new_identities(open_streams(self._plan, self._bus))
         self.receivers.begin(self.generation, self.state.origin or self.state.lineage)
         self._describe()
         self.publish()
@@ -285,7 +289,7 @@ class Coordinator:
             durability=self._limits.durability,
             key_groups=self._plan.key_groups,
             fingerprint=self._plan.fingerprint,
-            identities=identities_of(self._plan, self._bus),
+            identities=identities_of(self._plan, open_streams(self._plan, self._bus)),
             inputs=self._first_positions(),
             task_counts=task_counts(self._plan),
             bootstrap=bootstrap_ends(self._plan, self.ends()),
@@ -298,7 +302,8 @@ class Coordinator:
     def _adopt(self) -> None:
         """After a reset the graph as it is now counts, as that of a new job does."""
         while not self.state.fingerprint:
-            identities, begins = identities_of(self._plan, self._bus), self._first_positions()
+            identities = identities_of(self._plan, open_streams(self._plan, self._bus))
+            begins = self._first_positions()
             known, held = self.state.identities, self.state.inputs
             inputs = {  # offsets that the reset gave are those of one stream
                 operator: positions
@@ -386,7 +391,7 @@ class Coordinator:
 
     def _follow_patterns(self) -> None:
         """Between two epochs, read the streams that match the patterns by now."""
-        found = self._inputs.replanned(self._plan, self.state)
+        found = self._inputs.replanned(self._plan, self._writer.state)
         if found is None:
             return
         plan, self.plan_digest = found
@@ -395,9 +400,11 @@ class Coordinator:
         self._follow()
         self._describe()
 
-    def _check_identities(self) -> dict[str, str]:
+    def _new_identities(self, streams: Mapping[str, Stream]) -> dict[str, str]:
         """Return which streams are read of which nothing was known; refuse another than known."""
-        found, known = identities_of(self._plan, self._bus), self.state.identities
+        found, known = identities_of(self._plan, streams), self._writer.state.identities
+        if found == known:
+            return {}
         check_identities(self._plan, known, found)
         return {name: one for name, one in found.items() if name not in known}
 
@@ -412,7 +419,7 @@ class Coordinator:
 
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each input stream."""
-        return self._inputs.ends(self._plan)
+        return self._inputs.ends(self._plan, open_streams(self._plan, self._bus))
 
     def lags(self) -> dict[tuple[str, int], int]:
         """Return how many rows lie before each partition of each input now."""
@@ -454,40 +461,42 @@ class Coordinator:
         return None if done is None else self._summed_up(done)
 
     def _summed_up(self, done: ExecutedEpoch) -> EpochSummary:
-        run, timings = done.run, done.timings
-        self.members.committed(run.around, self.state)
-        self.story.ran(run.observed.slots, self.state)
+        run, timings, state = done.run, done.timings, self._writer.state
+        self.members.committed(run.context, state)
+        self.story.ran(run.observed.slots, state)
         self.host_commands.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
-        timings["total"] = self._since(done.began)
-        lag = rows_behind(self._plan, self.state, run.ends)
+        timings["total"] = round((self._clock.monotonic() - done.began) * 1000, 2)
+        lag = rows_behind(self._plan, state, run.ends)
         copy = None if self._copier is None else self._copier.lag()
-        return EpochSummary.of(run, self.state, lag, done.rows, timings, copy)
+        return EpochSummary.of(run, state, lag, done.rows, timings, copy)
 
     def plan_epoch(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
-        if not self.state.ended:
-            self._follow_patterns()
-        self._inputs.hold(self._plan, self.state, self._writer.fence)
-        if self.state.ended:
+        if self._writer.state.ended:
+            self._inputs.pins.release(self._plan, self._writer.fence)
             return None
+        self._follow_patterns()
+        state, now = self._writer.state, self._time.now_ms()
+        streams = open_streams(self._plan, self._bus)
+        self._inputs.pins.keep(self._plan, state, streams, self._writer.fence)
         force = force or self.host_commands.wants_all
-        state, now = self.state, self._time.now_ms()
         recorded = self._recorded
         if recorded is not None and recorded.epoch == state.epoch + 1:
             return recorded.run(self._plan, state, self._slots, self.generation, self.plan_digest)
-        ends = self.seen_ends = self.ends()
+        ends = self.seen_ends = self._inputs.ends(self._plan, streams)
         self._plan = self._inputs.widened(self._plan, ends)
-        identities = self._check_identities()
+        identities = self._new_identities(streams)
         check_ends(self._plan, state, ends)
         added = self._inputs.added(self._plan, state, ends)
         state = with_positions(state, added)
-        is_full = sum(task.waiting for task in state.tasks.values()) > self._limits.max_waiting
+        is_full = sum([task.waiting for task in state.tasks.values()]) > self._limits.max_waiting
         order = self._limits.order
         ranges = [] if is_full else plan_ranges(self._plan, state, ends, self._max_rows, order)
-        check_retained(ranges, self._inputs.by_operator(self._plan))
+        if ranges:
+            check_retained(ranges, {one.operator: streams[one.stream] for one in self._plan.reads})
         ended = not ranges and has_read_all(self._plan, state)
-        due = self.wall_deadline()
+        due = next_wall_deadline(state)
         is_due = ranges or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
             self.locate_slots(MisplacedError("slots have gone or come"))
@@ -503,25 +512,22 @@ class Coordinator:
             max(now, state.time_ms),
             ended=ended,
             all_tasks=force,
-            tables=self._inputs.table_offsets(self._plan, state),
+            tables=table_offsets(self._plan, state, streams),
             ends=ends,
-            rested=resting(self._inputs.streams(self._plan), ends),
+            rested=resting(streams, ends),
             identities=identities,
             inputs=added,
             read_ms=int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
-            around=self.members.around(state),
+            context=self.members.placement_context(state),
         )
         return run if is_due or self.members.wants(run.placing) else None
 
-    def _since(self, mark: float) -> float:
-        return round((self._clock.monotonic() - mark) * 1000, 2)
-
     def publish(self) -> int:
         """Publish the outputs of the last committed epoch, unless that was done; rows."""
-        state, noted = self.state, self.members.noted
+        state, noted = self._writer.state, self.members.noted
         is_published = self._published == state.digest
         if not is_published:
             if self._copier is not None:
@@ -543,13 +549,14 @@ class Coordinator:
         for files in run.exchange.values():
             for file in files:
                 self._storage.files.remove(self._storage.root / file.path)
-        if self.state.ended:
-            self._inputs.hold(self._plan, self.state, self._writer.fence)
-        is_due = run.state.epoch // SWEEP_EVERY != self.state.epoch // SWEEP_EVERY
-        if is_due or self.state.ended:
+        state = self._writer.state
+        if state.ended:
+            self._inputs.pins.release(self._plan, self._writer.fence)
+        is_due = run.state.epoch // SWEEP_EVERY != state.epoch // SWEEP_EVERY
+        if is_due or state.ended:
             self._sweep()
             if self._writer.is_newest:
-                trim_internal_streams(self.state, self._plan, self._bus, self._writer.fence)
+                trim_internal_streams(state, self._plan, self._bus, self._writer.fence)
 
     def _sweep(self) -> None:
         if self._writer.is_newest:

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import add
+from operator import add, attrgetter
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from headrace.coordinator.epoch_placement import EpochPlacement, PlacementContext, StandbyTracker
 from headrace.coordinator.epoch_ranges import keyed_tasks, source_tasks, task_name
-from headrace.coordinator.host_state import ClusterEvent
+from headrace.coordinator.host_state import ClusterEvent, Standbys
 from headrace.coordinator.manifest import (
     FORMAT,
     NO_COMPACTION,
@@ -113,7 +113,7 @@ class EpochRun:
         ends: next offset of each partition of the input streams.
         rested: by stream, ends of the partitions that get no new rows.
         standby_copies: how many standbys each task has.
-        around: what the driver brings to the placing of tasks.
+        context: what the driver brings to the placing of tasks.
         identities: which streams the inputs are that were not known to be one before.
         inputs: positions that become known, of partitions that were added; then those reached.
         known: watermarks that source stages reach, of an epoch that is run once more.
@@ -151,19 +151,19 @@ class EpochRun:
     merge_problems: list[str] = field(default_factory=list)
     observed: EpochMetrics = field(default_factory=EpochMetrics)
     standby_copies: int = 0
-    around: PlacementContext = field(default_factory=PlacementContext)
+    context: PlacementContext = field(default_factory=PlacementContext)
 
     @cached_property
     def placing(self) -> EpochPlacement:
         """Where the job's tasks run in this epoch."""
-        return EpochPlacement(self.plan, self.state, self.slots, self.around, self.standbys)
+        return EpochPlacement(self.plan, self.state, self.slots, self.context, self.standbys)
 
     @cached_property
     def standbys(self) -> StandbyTracker:
         """The standbys of the job's tasks, in this epoch."""
         return StandbyTracker(self.plan, self.state, self.slots, self.standby_copies)
 
-    @property
+    @cached_property
     def epoch(self) -> int:
         """Return the number of this epoch."""
         return self.state.epoch + 1
@@ -175,7 +175,9 @@ class EpochRun:
         standbys: dict[int, list[StandbyOrder]] = {}
         hosts = {slot.number: slot.host for slot in self.slots}
         for stage in self.plan.levels[level]:
-            due = self._wanted(stage, self._due(stage))
+            due = self._due(stage)
+            if self.only is not None and stage.keyed:
+                due = [one for one in due if task_name(stage.name, one.task) in self.only]
             names = [task_name(stage.name, order.task) for order in due]
             tasks.update(zip(names, due, strict=True))
             everywhere = self.placing.of(stage)
@@ -189,7 +191,7 @@ class EpochRun:
             if self.standbys.is_late(wanted) or self.placing.waits_for(wanted):
                 placed.setdefault(slot, [])
         # Source tasks alone may run anywhere; tasks with stores are to be where those are.
-        anywhere = not any(stage.keyed for stage in self.plan.levels[level])
+        anywhere = not [stage for stage in self.plan.levels[level] if stage.keyed]
         reads = {e.operator for stage in self.plan.levels[level] for e in stage.receives}
         return [
             SlotOrder(
@@ -216,11 +218,6 @@ class EpochRun:
             )
             for slot, names in sorted(placed.items())
         ]
-
-    def _wanted(self, stage: Stage, due: list[TaskOrder]) -> list[TaskOrder]:
-        if self.only is None or not stage.keyed:
-            return due
-        return [order for order in due if task_name(stage.name, order.task) in self.only]
 
     def _due(self, stage: Stage) -> list[TaskOrder]:
         if not stage.keyed:
@@ -261,8 +258,7 @@ class EpochRun:
 
     def _bound(self, stage: Stage, watermarks: Mapping[str, int]) -> int:
         """The watermark of the files that a keyed stage is sent; the end, where it gets none."""
-        names = {other.index: other.name for other in self.plan.stages}
-        return keyed_watermark(stage, names, watermarks)
+        return keyed_watermark(stage, self.plan.names, watermarks)
 
     def _watermark_before(self, stage: Stage, bound: int, inputs: Positions) -> int:
         """The watermark of a keyed stage by what is known before its tasks have run."""
@@ -297,7 +293,7 @@ class EpochRun:
         """The watermark of what each stage sends on: what waits for calls holds it back."""
         return passed_on(self.watermarks, {**self.state.tasks, **self.tasks})
 
-    @property
+    @cached_property
     def _now(self) -> Now:
         return Now(self.time_ms, self.ends, self.rested)
 
@@ -311,7 +307,7 @@ class EpochRun:
 
     def _wake_ms(self) -> int | None:
         """When watermarks move on without a row; what is due by then is due in this state."""
-        if self.ended:
+        if self.ended or not self.plan.may_wake:
             return None
         before = {name: task.event_deadline for name, task in self.state.tasks.items()}
         after = {name: task.event_deadline for name, task in self.tasks.items()}
@@ -330,9 +326,10 @@ class EpochRun:
             HeadraceError: what a slot failed with; nothing of the epoch counts.
             UnavailableError: a report, or a task in one, is missing; try the epoch again.
         """
-        reports = sorted(reports, key=lambda report: report.slot)
-        if len({report.slot for report in reports}) != len(reports):
+        by_slot = {report.slot: report for report in reports}
+        if len(by_slot) != len(reports):
             raise InternalError("two reports of one slot", epoch=self.epoch)
+        reports = [by_slot[slot] for slot in sorted(by_slot)]
         for report in reports:
             if report.misplaced:
                 raise MisplacedError(
@@ -342,7 +339,7 @@ class EpochRun:
             if report.error is not None:
                 raise slot_error(report)
         self._check_complete(orders, reports)
-        stages = {stage.name: stage for stage in self.plan.stages}
+        stages = self.plan.by_name
         ordered = {(task.stage, task.task): task for order in orders for task in order.tasks}
         self.observed.absorb(orders, reports)
         for report in reports:
@@ -359,7 +356,7 @@ class EpochRun:
             for done in report.merges:
                 self._absorb_merge(task_name(done.stage, done.task), done.merged)
         for files in self.exchange.values():
-            files.sort(key=lambda file: (file.task, file.path))
+            files.sort(key=attrgetter("task", "path"))
 
     def _check_complete(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
         """A result that was cut on its way to the driver must not pass for the whole."""
@@ -444,38 +441,26 @@ class EpochRun:
 
     def rows_read(self, *, inner: bool = True) -> int:
         """Return how many rows the epoch took; without ``inner`` of the job's inputs only."""
-        feeds = set() if inner else {feed.operator for feed in self.plan.feeds}
-        return sum(
-            position.next_offset
-            - self.state.inputs.get(operator, {}).get(partition, InputPosition(0)).next_offset
-            for operator, positions in self.inputs.items()
-            if operator not in feeds
-            for partition, position in positions.items()
-        )
-
-    def _operator_counts(self) -> dict[str, dict[str, int]]:
-        return {name: deterministic_counts(counts) for name, counts in self.operators.items()}
+        feeds = () if inner else [feed.operator for feed in self.plan.feeds]
+        rows = 0
+        for operator, positions in self.inputs.items():
+            if operator not in feeds:
+                before = self.state.inputs.get(operator, {})
+                for partition, position in positions.items():
+                    held = before.get(partition)
+                    rows += position.next_offset - (0 if held is None else held.next_offset)
+        return rows
 
     def outputs_of(self, semantics: Collection[Semantics]) -> tuple[OutputPart, ...]:
         """Return what goes to streams with these semantics; internal ones are exactly-once."""
         own = {binding.stream: binding.semantics for binding in self.plan.outputs}
         exactly = Semantics.EXACTLY_ONCE
-        return tuple(p for p in self.outputs if own.get(p.stream, exactly) in semantics)
+        return tuple([p for p in self.outputs if own.get(p.stream, exactly) in semantics])
 
     def sinks_of(self, semantics: Collection[Semantics]) -> tuple[SinkPart, ...]:
         """Return what goes to sinks with these semantics."""
         own = {binding.operator: binding.semantics for binding in self.plan.sinks}
-        return tuple(part for part in self.sinks if own[part.operator] in semantics)
-
-    def _sent(self) -> Counter[str]:
-        """The rows that each sink gets."""
-        sent: Counter[str] = Counter()
-        for part in self.sinks:
-            sent[SINK_ROWS + part.operator] += part.rows
-        return sent
-
-    def _story(self) -> tuple[ClusterEvent, ...]:
-        return self.placing.story(self.tasks, self.standbys.changes(), self.time_ms)
+        return tuple([part for part in self.sinks if own[part.operator] in semantics])
 
     def manifest(self, act: CommitAction, before: JobState, *, is_last: bool = True) -> Manifest:
         """Return the epoch as a delta manifest.
@@ -487,9 +472,18 @@ class EpochRun:
         """
         has_state, has_offsets = CommitStep.STATE in act.saves, CommitStep.OFFSETS in act.saves
         counts: dict[str, int] = {}
+        standbys: Standbys = {}
+        story: tuple[ClusterEvent, ...] = ()
+        operators: dict[str, dict[str, int]] = {}
         if has_state:
-            counts |= {**deterministic_counts(self.counts), **self._sent(), **self.standbys.counts}
-            counts |= self.placing.counts
+            counts |= deterministic_counts(self.counts)
+            for part in self.sinks:
+                sent = SINK_ROWS + part.operator
+                counts[sent] = counts.get(sent, 0) + part.rows
+            counts |= {**self.standbys.counts, **self.placing.counts}
+            operators = {name: deterministic_counts(own) for name, own in self.operators.items()}
+            standbys = self.standbys.changes()
+            story = self.placing.story(self.tasks, standbys, self.time_ms)
         if has_offsets:
             counts["in"] = self.rows_read(inner=False)
         return Manifest(
@@ -512,11 +506,11 @@ class EpochRun:
             ended=self.ended and is_last,
             kept_from=self.kept_from,
             wake_ms=self._wake_ms(),
-            operators=self._operator_counts() if has_state else {},
+            operators=operators,
             is_half=not is_last,
-            standbys=self.standbys.changes() if has_state else {},
-            hosts=self.around.changes if has_state else {},
-            story=self._story() if has_state else (),
+            standbys=standbys,
+            hosts=self.context.changes if has_state else {},
+            story=story,
         )
 
 

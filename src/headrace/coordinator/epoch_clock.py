@@ -47,7 +47,7 @@ class EpochClock:
         """Compare the clock with what else is known when a driver starts.
 
         A clock that is ahead of the storage's, which nobody has accepted, is not believed; nor is
-        one that is behind the job: its time goes on from where it was.
+        one that is behind the job: its time continues from where it was.
 
         Args:
             written: a file that was just written to the storage.

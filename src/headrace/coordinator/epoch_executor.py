@@ -18,14 +18,13 @@ from headrace.clock import Clock
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.epoch_records import save_failed
 from headrace.coordinator.host_commands import revoke_moved_tasks
-from headrace.coordinator.inputs import check_identities, identities_of
+from headrace.coordinator.inputs import check_identities, identities_of, open_streams
 from headrace.coordinator.job_storage import JobStorage
 from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.coordinator.outputs import BusAppend, SinkCommitter, bus_appends
 from headrace.errors import HeadraceError, InternalError, NotOwnerError, UnavailableError
 from headrace.faults import fault
 from headrace.graph.semantics import CommitAction, Semantics
-from headrace.plan.semantics import plan_commit_actions
 from headrace.runtime.async_loop import with_rare_gc
 from headrace.runtime.orders import SinkPart
 from headrace.state.backend import StoreHeldError
@@ -159,9 +158,8 @@ class EpochExecutor:
         Raises:
             HeadraceError: what ended it; it can be tried again where the kind says so.
         """
-        with with_rare_gc():  # what an epoch of many tasks is made of is no garbage
-            for _ in self.steps(force=force):
-                pass
+        for _ in self.steps(force=force):
+            pass
         return self.done
 
     def steps(self, *, force: bool = False) -> Iterator[EpochStep]:
@@ -237,43 +235,44 @@ class EpochExecutor:
         epoch.timed("plan", now())
         fault("epoch.planned")
 
-        # 2. Run, level by level.
-        for level in range(len(run.plan.levels)):
-            yield from self.run_level(run, level)
-            epoch.timed(f"level {level}", now())
-            fault("epoch.level_done")
-        fault("epoch.before_commit")
+        with with_rare_gc():  # what an epoch of many tasks is made of is no garbage
+            # 2. Run, level by level.
+            for level in range(len(run.plan.levels)):
+                yield from self.run_level(run, level)
+                epoch.timed(f"level {level}", now())
+                fault("epoch.level_done")
+            fault("epoch.before_commit")
 
-        # 3 and 4. Commit and publish, or emit, action by action.
-        self.check_results(run)
-        actions = plan_commit_actions(run.plan)
-        last = max(number for number, action in enumerate(actions) if action.saves)
-        for number, action in enumerate(actions):
-            if action.saves:
-                yield EpochStep.CHECK
-                fault("commit.step_begins")
-                self._writer.check()
-                yield EpochStep.APPEND
-                if not self.append(run, action, is_last=number == last):
-                    raise EpochLostError
-                epoch.timed("commit", now())
-                fault("commit.published")
-                yield EpochStep.PUBLISH
-                epoch.rows += driver.publish()
-                epoch.timed("publish", now())
-            else:
-                yield EpochStep.EMIT
-                fault("commit.step_begins")
-                epoch.rows += self.emit(run, action)
-                epoch.timed("emit", now())
-            fault("commit.step_done")
-        fault("epoch.published")
+            # 3 and 4. Commit and publish, or emit, action by action.
+            self.check_results(run)
+            actions = run.plan.commit_actions
+            last = max([number for number, action in enumerate(actions) if action.saves])
+            for number, action in enumerate(actions):
+                if action.saves:
+                    yield EpochStep.CHECK
+                    fault("commit.step_begins")
+                    self._writer.check()
+                    yield EpochStep.APPEND
+                    if not self.append(run, action, is_last=number == last):
+                        raise EpochLostError
+                    epoch.timed("commit", now())
+                    fault("commit.published")
+                    yield EpochStep.PUBLISH
+                    epoch.rows += driver.publish()
+                    epoch.timed("publish", now())
+                else:
+                    yield EpochStep.EMIT
+                    fault("commit.step_begins")
+                    epoch.rows += self.emit(run, action)
+                    epoch.timed("emit", now())
+                fault("commit.step_done")
+            fault("epoch.published")
 
-        # 5. Sweep.
-        yield EpochStep.SWEEP
-        driver.sweep_epoch(run)
-        epoch.timed("forget", now())
-        fault("epoch.swept")
+            # 5. Sweep.
+            yield EpochStep.SWEEP
+            driver.sweep_epoch(run)
+            epoch.timed("forget", now())
+            fault("epoch.swept")
         self.done = epoch
 
     def run_level(self, run: EpochRun, level: int) -> Iterator[EpochStep]:
@@ -311,7 +310,8 @@ class EpochExecutor:
             if problem is not None:
                 raise InternalError(f"{problem} before the commit", epoch=run.epoch)
         known = {**run.state.identities, **run.identities}
-        check_identities(run.plan, known, identities_of(run.plan, self._bus))
+        streams = open_streams(run.plan, self._bus)
+        check_identities(run.plan, known, identities_of(run.plan, streams))
 
     def append(self, run: EpochRun, action: CommitAction, *, is_last: bool) -> bool:
         """Append the manifest of an action to the log; False when another driver's was there.

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from headrace.coordinator.epoch_ranges import task_name
 from headrace.coordinator.host_state import (
@@ -55,6 +56,28 @@ from headrace.runtime.stage_task import store_specs
 from headrace.runtime.standbys import standby_specs
 
 
+class StandingPlacement(NamedTuple):
+    """Where tasks were placed when none was to move, which stands until something changes.
+
+    ``tasks`` has the host of each task of a keyed stage.
+    """
+
+    plan: JobPlan
+    slots: Sequence[Slot]
+    found: Mapping[str, SlotAssignment]
+    tasks: Mapping[str, str]
+
+    def holds(self, plan: JobPlan, state: JobState, slots: Sequence[Slot]) -> bool:
+        """Say whether the plan and the slots are the same, and all tasks where they were placed."""
+        if plan is not self.plan or slots != self.slots:
+            return False
+        for name, host in self.tasks.items():
+            task = state.tasks.get(name)
+            if task is None or task.host != host:
+                return False
+        return True
+
+
 class StickyAssignment:
     """What a driver remembers of slots from epoch to epoch.
 
@@ -65,6 +88,8 @@ class StickyAssignment:
         self._at: dict[str, int] = {}
         self._left: dict[str, set[int]] = {}
         self._is_open = False
+        self.standing: StandingPlacement | None = None
+        """The placement of the last epoch, where it may stand."""
 
     @property
     def at(self) -> Mapping[str, int]:
@@ -80,6 +105,7 @@ class StickyAssignment:
         """Note that no slot has any store open; tasks are to keep their seats all the same."""
         self._left.clear()
         self._is_open = False
+        self.standing = None
 
     def leaving(self, placed: Mapping[str, int]) -> dict[int, list[str]]:
         """Return the tasks that slots are to release, so that others can open their stores.
@@ -98,6 +124,11 @@ class StickyAssignment:
                     if other is not None:
                         found.setdefault(other, []).append(task)
         return found
+
+    @property
+    def is_released(self) -> bool:
+        """Say whether no slot but that of its seat may have the stores of a task open."""
+        return not self._left
 
     def left(self, leaving: Mapping[int, list[str]]) -> None:
         """Note that slots have released tasks."""
@@ -148,6 +179,11 @@ class StandbyTracker:
             for stage in plan.stages:
                 if stage.keyed and standby_specs(store_specs(stage)):
                     self._homes[stage.name] = self._found(stage, hosts)
+
+    @property
+    def are_wanted(self) -> bool:
+        """Say whether there are standbys, or are to be some."""
+        return bool(self._homes)
 
     def _task(self, name: str) -> TaskState:
         return self._state.tasks.get(name, TaskState())
@@ -312,7 +348,7 @@ class EpochPlacement:
         plan: of the job.
         state: after the last epoch.
         slots: those that answer.
-        around: what the driver brings.
+        context: what the driver brings.
         standbys: the standbys of the job's tasks in this epoch.
     """
 
@@ -321,16 +357,21 @@ class EpochPlacement:
         plan: JobPlan,
         state: JobState,
         slots: Sequence[Slot],
-        around: PlacementContext,
+        context: PlacementContext,
         standbys: StandbyTracker,
     ) -> None:
         self._plan, self._state, self._slots = plan, state, slots
         self._standbys = standbys
-        self.around = around
-        self._budget = MoveBudget(around.rules.max_moves)
+        self.context = context
+        self._budget = MoveBudget(context.rules.max_moves)
         self._away = drained_hosts(state.hosts)
         self._unready_names: set[str] = set()
+        standing = context.seats.standing
+        self._is_free = not self._away and not standbys.are_wanted
+        self._stands = standing is not None and self._is_free and standing.holds(plan, state, slots)
         self._found: dict[str, SlotAssignment] = {}
+        if standing is not None and self._stands:
+            self._found.update(standing.found)
         self._load: Counter[int] = Counter()
         self._level_loads: dict[int, Counter[int]] = {}
         self.moves: list[TaskMove] = []
@@ -352,7 +393,7 @@ class EpochPlacement:
         return [task_name(stage.name, task) for task in range(stage.tasks)]
 
     def _placed(self, stage: Stage) -> SlotAssignment:
-        names, rules = self._names(stage), self.around.rules
+        names, rules = self._names(stage), self.context.rules
         at_level = self._level_loads.setdefault(stage.level, Counter())
         if not stage.keyed:  # at home nowhere
             others = (at_level, self._load)
@@ -364,7 +405,7 @@ class EpochPlacement:
             names,
             self._slots,
             self._known(stage, names),
-            seats=self.around.seats.at,
+            seats=self.context.seats.at,
             away=self._away,
             budget=self._budget,
             others=others,
@@ -419,6 +460,8 @@ class EpochPlacement:
 
     def moved(self, stage: Stage) -> frozenset[str]:
         """Return the tasks of a keyed stage that are placed on another host than they were."""
+        if self._stands:
+            return frozenset()
         hosts = self.of(stage).hosts
         return frozenset(name for name, host in hosts.items() if host != self._home(name))
 
@@ -438,12 +481,14 @@ class EpochPlacement:
 
     def leaving(self) -> dict[int, list[str]]:
         """Return what slots are to release before the epoch, and note who opens it then."""
+        if self._stands:
+            return {}
         placed: dict[str, int] = {}
         for stage in self._plan.stages:
             if stage.keyed:
                 for number, names in self.of(stage).slots.items():
                     placed.update(dict.fromkeys(names, number))
-        seats = self.around.seats
+        seats = self.context.seats
         found = seats.leaving(placed)
         for name, host in self._taking_over() if seats.is_open else ():
             for slot in self._slots:  # the standby may be open in any slot of the host
@@ -464,12 +509,21 @@ class EpochPlacement:
 
     def seated(self, leaving: Mapping[int, list[str]]) -> None:
         """Note that slots have released them, and that the epoch is about to open stores."""
-        seats = self.around.seats
+        if self._stands:
+            return
+        seats = self.context.seats
         seats.left(leaving)
+        tasks: dict[str, str] = {}
         for stage in self._plan.stages:
             if stage.keyed:
-                for slot, names in self.of(stage).slots.items():
+                placed = self.of(stage)
+                tasks.update(placed.hosts)
+                for slot, names in placed.slots.items():
                     seats.sit(dict.fromkeys(names, slot))
+        may_move = self.moves or self.pending or self.lost or not self._is_free
+        seats.standing = None
+        if seats.is_released and not may_move:
+            seats.standing = StandingPlacement(self._plan, self._slots, self._found, tasks)
 
     def story(
         self, tasks: Mapping[str, TaskChange], standbys: Standbys, time_ms: int
@@ -482,19 +536,19 @@ class EpochPlacement:
             time_ms: its clock.
         """
         if not self._away:
-            return self.around.happened
+            return self.context.happened
         before, state = occupied_hosts(self._state.tasks, self._state.standbys), self._state
         after = occupied_hosts({**state.tasks, **tasks}, {**state.standbys, **standbys})
         emptied = sorted((self._away & before) - after)
         return (
-            *self.around.happened,
+            *self.context.happened,
             *(ClusterEvent(time_ms, EventKind.EMPTY, h) for h in emptied),
         )
 
     @property
     def counts(self) -> dict[str, int]:
         """What is counted of the epoch."""
-        found = {MOVED: len(self.moves), LOST: self.lost, **self.around.missed}
+        found = {MOVED: len(self.moves), LOST: self.lost, **self.context.missed}
         return {name: count for name, count in found.items() if count}
 
 

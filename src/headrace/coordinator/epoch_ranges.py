@@ -42,6 +42,13 @@ class InputRead(NamedTuple):
 
 def input_reads(plan: JobPlan) -> list[InputRead]:
     """Return all that a plan reads from the bus by offset."""
+    found: list[InputRead] | None = plan.derived.get("input_reads")
+    if found is None:
+        found = plan.derived["input_reads"] = _input_reads(plan)
+    return found
+
+
+def _input_reads(plan: JobPlan) -> list[InputRead]:
     return [
         InputRead(
             one.operator,
@@ -109,6 +116,8 @@ def readable_now(state: JobState, waiting: Sequence[PendingPartition]) -> list[P
         state: after the last epoch.
         waiting: all partitions with news.
     """
+    if not state.bootstrap:
+        return list(waiting)
     streams = {one.read.operator: one.read.stream for one in waiting}
     left = {(one.operator, one.partition): one for one in bootstrap_partitions(state, streams)}
     if not left:
@@ -212,6 +221,8 @@ def share_ranges(
                 more = (held.max_time, floor, held.watermark, held.delays)
                 wanted = InputRange(read.operator, partition, start, start, *more)
                 waiting.append(PendingPartition(read, wanted, end - start))
+    if not waiting:
+        return []
     ranges: list[InputRange] = []
     left = max_rows
     for same in by_priority(readable_now(state, waiting), order):

@@ -241,9 +241,7 @@ class EpochSummary:
             watermark=min(state.watermarks.values(), default=NO_WATERMARK),
             lag=lag,
             state_bytes=sum(map(state_bytes, state.tasks.values())),
-            changelog_bytes=sum(
-                change.segment.bytes for change in changed if change.segment is not None
-            ),
+            changelog_bytes=sum([one.segment.bytes for one in changed if one.segment is not None]),
             output_rows=output_rows,
             ended=state.ended,
             slot_timings_ms=run.observed.timings_ms(),

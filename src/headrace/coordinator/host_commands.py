@@ -223,7 +223,7 @@ class HostCommands:
         return host
 
     def _hosts(self, state: JobState) -> Mapping[str, HostState]:
-        return merge_hosts(state.hosts, self._members.around(state).changes)
+        return merge_hosts(state.hosts, self._members.placement_context(state).changes)
 
     @property
     def wants_all(self) -> bool:
@@ -240,6 +240,8 @@ class HostCommands:
                 epoch that the last new processes wait for is still run, before another request is.
             is_paused: no epoch follows, so none is to be held up, either.
         """
+        if self._restart is None and request is None:
+            return None
         hosts = tuple(self._slots_of())
         if self._restart is not None:
             if is_paused:

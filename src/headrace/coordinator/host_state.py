@@ -122,7 +122,7 @@ def former_hosts(
 
 def drained_hosts(hosts: Mapping[str, HostState]) -> frozenset[str]:
     """Return the hosts that are to be empty."""
-    return frozenset(name for name, host in hosts.items() if host.drained)
+    return frozenset([name for name, host in hosts.items() if host.drained])
 
 
 STANDBY = "standby."

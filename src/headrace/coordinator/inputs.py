@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -52,18 +52,23 @@ class CompactionPins:
         self._job, self._bus, self._clock = job, bus, clock
         self._held: dict[str, _Pin | None] = {}
 
-    def keep(self, plan: JobPlan, state: JobState, fence: Fence) -> None:
+    def keep(
+        self, plan: JobPlan, state: JobState, streams: Mapping[str, Stream], fence: Fence
+    ) -> None:
         """Hold every compacted stream from where the job is, durably.
 
         Args:
             plan: of the job.
             state: after the last epoch; its positions are those that are held.
+            streams: that the plan reads, by name.
             fence: of the driver.
 
         Raises:
             NotOwnerError: a newer generation than that of the fence has begun.
         """
-        found = _compacted(plan, self._bus)
+        found = {name: stream for name, stream in streams.items() if stream.spec.compact}
+        if not found:
+            return
         # One that comes with the name of one that went is another, and is held, too.
         self._held = {one.identity: self._held.get(one.identity) for one in found.values()}
         for name, stream in found.items():
@@ -85,9 +90,10 @@ class CompactionPins:
 
     def release(self, plan: JobPlan, fence: Fence) -> None:
         """Release everything: the job has read all that it ever will."""
-        for stream in _compacted(plan, self._bus).values():
-            fault("hold.due")
-            stream.release(self._job, fence=fence)
+        for stream in open_streams(plan, self._bus).values():
+            if stream.spec.compact:
+                fault("hold.due")
+                stream.release(self._job, fence=fence)
         self._held.clear()
 
 
@@ -98,28 +104,12 @@ def release_pins(bus: Bus, job: str, fence: Fence | None) -> None:
             bus.stream(name).release(job, fence=fence)
 
 
-def _compacted(plan: JobPlan, bus: Bus) -> dict[str, Stream]:
-    names = dict.fromkeys(stream for stream, _ in _readers(plan))
-    streams = {name: bus.stream(name) for name in names}
-    return {name: stream for name, stream in streams.items() if stream.spec.compact}
-
-
-def _readers(plan: JobPlan) -> Iterator[tuple[str, str]]:
-    """Yield stream and input operator; of broadcast stores no operator."""
-    for stage in plan.stages:
-        for binding in stage.inputs:
-            yield binding.stream, binding.operator
-    for table in plan.tables:
-        if table.stream is not None:
-            yield table.stream, ""
-
-
 def _offsets(plan: JobPlan, state: JobState, stream: str, partitions: int) -> list[int]:
     """The lowest offsets that any input, or broadcast store, has read a stream to."""
     found: list[list[int]] = []
-    for name, operator in _readers(plan):
-        if name == stream and operator:
-            positions = state.inputs.get(operator, {})
+    for binding in plan.reads:
+        if binding.stream == stream:
+            positions = state.inputs.get(binding.operator, {})
             found.append(
                 [positions[p].next_offset if p in positions else 0 for p in range(partitions)]
             )
@@ -181,35 +171,12 @@ def first_positions(plan: JobPlan, bus: Bus, default: StartPosition, now_ms: int
     }
 
 
-def positions_of_added(
-    plan: JobPlan, bus: Bus, state: JobState, ends: Mapping[str, Sequence[int]], now_ms: int
-) -> Positions:
-    """Return positions of what was added to the inputs of a job since: at its beginning.
-
-    Args:
-        plan: of the job, as wide as its inputs.
-        bus: the streams.
-        state: of the job.
-        ends: next offset of each partition, by stream.
-        now_ms: the wall clock.
-    """
-    added = {}
-    for binding in plan.reads:
-        held = state.inputs.get(binding.operator, {})
-        if len(held) < len(ends[binding.stream]):
-            begins = enumerate(bus.stream(binding.stream).begins())
-            added[binding.operator] = {
-                partition: InputPosition(begin, read_ms=now_ms)
-                for partition, begin in begins
-                if partition not in held
-            }
-    return added
-
-
 def with_positions(state: JobState, added: Positions) -> JobState:
     """Return a state that has more positions."""
+    if not added:
+        return state
     inputs = {name: {**state.inputs.get(name, {}), **more} for name, more in added.items()}
-    return msgspec.structs.replace(state, inputs={**state.inputs, **inputs}) if added else state
+    return msgspec.structs.replace(state, inputs={**state.inputs, **inputs})
 
 
 def task_counts(plan: JobPlan) -> dict[str, int]:
@@ -280,17 +247,28 @@ def table_key(store: str, stream: str) -> str:
     return f"broadcast store {store} of {stream}"
 
 
-def streams_read(plan: JobPlan) -> dict[str, str]:
-    """Return the stream of each input operator, and by ``table_key`` of each broadcast store."""
-    found = {one.operator: one.stream for one in plan.reads}
-    tables = ((one.name, one.stream) for one in plan.tables)
-    return found | {table_key(name, one): one for name, one in tables if one is not None}
+def open_streams(plan: JobPlan, bus: Bus) -> dict[str, Stream]:
+    """Return all streams that a plan reads, by name: by offset, and for broadcast stores."""
+    return {name: bus.stream(name) for name in plan.streams}
 
 
-def identities_of(plan: JobPlan, bus: Bus) -> dict[str, str]:
-    """Return which streams a job reads, by the names of ``streams_read``, where that is known."""
-    found = {name: bus.stream(stream).identity for name, stream in streams_read(plan).items()}
-    return {name: identity for name, identity in found.items() if identity}
+def identities_of(plan: JobPlan, streams: Mapping[str, Stream]) -> dict[str, str]:
+    """Return which stream each input operator reads, where that is known.
+
+    Those of broadcast stores are there by ``table_key``.
+
+    Args:
+        plan: of the job.
+        streams: that it reads, by name.
+    """
+    found = {}
+    for one in plan.reads:
+        if identity := streams[one.stream].identity:
+            found[one.operator] = identity
+    for table in plan.tables:
+        if table.stream is not None and (identity := streams[table.stream].identity):
+            found[table_key(table.name, table.stream)] = identity
+    return found
 
 
 def check_identities(plan: JobPlan, known: Mapping[str, str], found: Mapping[str, str]) -> None:
@@ -304,18 +282,23 @@ def check_identities(plan: JobPlan, known: Mapping[str, str], found: Mapping[str
     Raises:
         StreamReplacedError: names stream, both identities, and what may be done.
     """
-    job, inner = job_of(plan.job), {feed.operator for feed in plan.feeds}
     for name, identity in found.items():
-        expected = known.get(name, identity)
-        if identity != expected:
-            keep = f", or keep the state and read the new one: headrace jobs accept-streams {job}"
-            raise stream_replaced(
-                streams_read(plan)[name],
-                identity,
-                expected,
-                f"job {job!r} (by {name!r})",
-                f"start over with: headrace jobs reset {job}" + ("" if name in inner else keep),
-            )
+        if known.get(name, identity) != identity:
+            raise _replaced(plan, name, known[name], identity)
+
+
+def _replaced(plan: JobPlan, name: str, expected: str, found: str) -> HeadraceError:
+    job, inner = job_of(plan.job), {feed.operator for feed in plan.feeds}
+    streams = {one.operator: one.stream for one in plan.reads}
+    streams |= {table_key(one.name, one.stream): one.stream for one in plan.tables if one.stream}
+    keep = f", or keep the state and read the new one: headrace jobs accept-streams {job}"
+    return stream_replaced(
+        streams[name],
+        found,
+        expected,
+        f"job {job!r} (by {name!r})",
+        f"start over with: headrace jobs reset {job}" + ("" if name in inner else keep),
+    )
 
 
 class Replanner(Protocol):
@@ -352,31 +335,29 @@ class InputStreams:
     def __init__(self, job: str, bus: Bus, clock: Clock, planner: Replanner | None) -> None:
         self._bus, self._clock = bus, clock
         self._planner = planner if planner is not None and planner.patterns else None
-        self._holding = CompactionPins(job, bus, clock)
+        self.pins = CompactionPins(job, bus, clock)
+        """What the job reads next is kept from compactions by these."""
 
     @property
     def patterns(self) -> dict[str, str]:
         """The pattern of each input that has one, by the name of the input."""
         return {} if self._planner is None else self._planner.patterns
 
-    def streams(self, plan: JobPlan) -> dict[str, Stream]:
-        """Return the streams that are read by offset, by name: inputs and internal ones."""
-        return {one.stream: self._bus.stream(one.stream) for one in plan.reads}
+    def ends(self, plan: JobPlan, streams: Mapping[str, Stream]) -> Ends:
+        """Return the next offset of each partition of each input stream.
 
-    def by_operator(self, plan: JobPlan) -> dict[str, Stream]:
-        """Return the stream of each input operator."""
-        streams = self.streams(plan)
-        return {binding.operator: streams[binding.stream] for binding in plan.reads}
-
-    def ends(self, plan: JobPlan) -> Ends:
-        """Return the next offset of each partition of each input stream."""
-        return {name: stream.ends() for name, stream in self.streams(plan).items()}
+        Args:
+            plan: of the job.
+            streams: that it reads, by name.
+        """
+        return {one.stream: streams[one.stream].ends() for one in plan.reads}
 
     def all_ends(self, plan: JobPlan) -> Ends:
         """Return the same, of broadcast stores too; internal streams end when a mark says so."""
-        tables = self.table_streams(plan).values()
         inner = {feed.stream for feed in plan.feeds}
-        own = {name: ends for name, ends in self.ends(plan).items() if name not in inner}
+        streams = open_streams(plan, self._bus)
+        own = {name: ends for name, ends in self.ends(plan, streams).items() if name not in inner}
+        tables = [streams[table.stream] for table in plan.tables if table.stream is not None]
         return own | {stream.spec.name: stream.ends() for stream in tables}
 
     def replanned(self, plan: JobPlan, state: JobState) -> tuple[JobPlan, str] | None:
@@ -464,7 +445,8 @@ class InputStreams:
         if left == state and not new:
             return state
         fingerprint = {**left.fingerprint, **new}
-        ends, identities = self.ends(plan), identities_of(plan, self._bus)
+        streams = open_streams(plan, self._bus)
+        ends, identities = self.ends(plan, streams), identities_of(plan, streams)
         first = {name: found for name, found in bootstrap_ends(plan, ends).items() if name in new}
         identities = {name: one for name, one in identities.items() if name in new}
         state = msgspec.structs.replace(
@@ -477,46 +459,51 @@ class InputStreams:
 
     def widened(self, plan: JobPlan, ends: Mapping[str, Sequence[int]]) -> JobPlan:
         """Return a plan that reads partitions that were added to the inputs, too."""
-        return with_partitions(plan, {name: len(found) for name, found in ends.items()})
+        for one in plan.reads:
+            if len(ends[one.stream]) > one.partitions:
+                return with_partitions(plan, {name: len(found) for name, found in ends.items()})
+        return plan
 
     def added(self, plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> Positions:
         """Return positions of partitions that were added since, at their beginning."""
-        return positions_of_added(plan, self._bus, state, ends, self._clock.now_ms())
+        added: Positions = {}
+        for binding in plan.reads:
+            held = state.inputs.get(binding.operator, {})
+            if len(held) < len(ends[binding.stream]):
+                now_ms = self._clock.now_ms()
+                begins = enumerate(self._bus.stream(binding.stream).begins())
+                added[binding.operator] = {
+                    partition: InputPosition(begin, read_ms=now_ms)
+                    for partition, begin in begins
+                    if partition not in held
+                }
+        return added
 
-    def hold(self, plan: JobPlan, state: JobState, fence: Fence) -> None:
-        """Keep what the job reads next from compactions; nothing more once it has ended."""
-        if state.ended:
-            self._holding.release(plan, fence)
-        else:
-            self._holding.keep(plan, state, fence)
 
-    def table_streams(self, plan: JobPlan) -> dict[str, Stream]:
-        """Return the streams of broadcast stores, by the store's name."""
-        return {
-            table.name: self._bus.stream(table.stream)
-            for table in plan.tables
-            if table.stream is not None
-        }
+def table_offsets(plan: JobPlan, state: JobState, streams: Mapping[str, Stream]) -> Ends:
+    """Return where broadcast stores stand in an epoch: at what their streams hold by now.
 
-    def table_offsets(self, plan: JobPlan, state: JobState) -> Ends:
-        """Return where broadcast stores stand in an epoch: at what their streams hold by now.
+    Args:
+        plan: of the job.
+        state: after the last epoch.
+        streams: that the plan reads, by name.
 
-        Raises:
-            InvalidInputError: a stream has dropped records, so that the table cannot be read.
-        """
-        found = {
-            name: table_limits(state, name, stream)
-            for name, stream in self.table_streams(plan).items()
-        }
-        for table in plan.tables:
-            if table.name in found and len(found[table.name]) != table.partitions:
-                raise InvalidInputError(
-                    f"broadcast store {table.name!r} was planned over {table.partitions} "
-                    f"partitions of stream {table.stream!r}, found {len(found[table.name])}; start "
-                    "the job again",
-                    stream=table.stream,
-                )
-        return found
+    Raises:
+        InvalidInputError: a stream has dropped records, so that the table cannot be read.
+    """
+    found = {}
+    for table in plan.tables:
+        if table.stream is None:
+            continue
+        offsets = found[table.name] = table_limits(state, table.name, streams[table.stream])
+        if len(offsets) != table.partitions:
+            raise InvalidInputError(
+                f"broadcast store {table.name!r} was planned over {table.partitions} "
+                f"partitions of stream {table.stream!r}, found {len(offsets)}; start "
+                "the job again",
+                stream=table.stream,
+            )
+    return found
 
 
 def _is_gone(parts: Mapping[str, str], there: set[str]) -> bool:

@@ -161,14 +161,16 @@ class JobEventLog:
             self._catch_up(state)
         elif before is not state:
             self._report_changes(before, state, reported)
-        known = {*reported, *state.story}  # of an epoch that was just committed all is in its story
-        self._report_all((one for one in noted if one not in known), state)
+        if noted:
+            known = {*reported, *state.story}  # all of an epoch that was just committed is there
+            self._report_all([one for one in noted if one not in known], state)
 
     def _report_changes(
         self, before: JobState, state: JobState, reported: Collection[ClusterEvent]
     ) -> None:
         new = [one for one in state.story if one not in before.story]
-        self._report_all((one for one in new if one not in reported), state)
+        if new:
+            self._report_all([one for one in new if one not in reported], state)
         if before.lineage == state.lineage:
             self._report_moves(before, state, new)
         for stage, tasks in state.task_counts.items():

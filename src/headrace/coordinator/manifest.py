@@ -109,12 +109,12 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def segment_bytes(self) -> int:
         """This task's part of the changelog since the snapshots."""
-        return sum(ref.bytes for ref in self.segments)
+        return sum([ref.bytes for ref in self.segments])
 
     @property
     def snapshot_bytes(self) -> int:
         """This task's part of the snapshots."""
-        return sum(ref.bytes for ref in self.snapshots)
+        return sum([ref.bytes for ref in self.snapshots])
 
 
 class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):

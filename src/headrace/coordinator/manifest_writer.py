@@ -158,6 +158,8 @@ class FencedManifestWriter:
         self._copier, self._group = copier, group
         self._state: JobState | None = None
         self.generation = 0
+        self.fence: Fence  # since ``begin``
+        """What changes of streams are to name, so that a newer generation's are not undone."""
 
     @property
     def files(self) -> FencedFiles:
@@ -180,11 +182,6 @@ class FencedManifestWriter:
             raise InternalError("the coordinator was not started", job=self._job)
         return self._state
 
-    @property
-    def fence(self) -> Fence:
-        """What changes of streams are to name, so that a newer generation's are not undone."""
-        return Fence(self._job, self.generation)
-
     def begin(self, above: int = 0) -> bool:
         """Take a generation and fold the manifests; False when the job has none yet.
 
@@ -204,6 +201,7 @@ class FencedManifestWriter:
             self.generation = self._log.take_generation(holder_here(self._clock), above)
         else:
             self.generation = self._group.take(self._job, self._log, above)
+        self.fence = Fence(self._job, self.generation)
         self._bus.fence(self.fence)
         if self._copier is not None:
             self._copier.begin(self.generation)

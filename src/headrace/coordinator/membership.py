@@ -199,7 +199,7 @@ class Membership:
 
 def count_slots(slots: Collection[Slot]) -> dict[str, int]:
     """Return how many slots each host has."""
-    return dict(Counter(slot.host for slot in slots))
+    return dict(Counter([slot.host for slot in slots]))
 
 
 FIRST_TIMEOUT_S = 30.0
@@ -354,16 +354,14 @@ class ClusterMembers:
         self._rules, self._runner, self._clock, self._story = rules, runner, clock, story
         self.notify = notify
         self._members = Membership(rules)
-        self._happened: list[ClusterEvent] = []
+        self.slots: tuple[Slot, ...] = ()
+        """The slots that tasks are placed over."""
+        self.noted: tuple[ClusterEvent, ...] = ()
+        """What has happened that no epoch has committed yet."""
         self._missed: Counter[str] = Counter()
         self.seats = StickyAssignment()
         self.needs_placement = True
         self._looked_s = 0.0
-
-    @property
-    def slots(self) -> tuple[Slot, ...]:
-        """The slots that tasks are placed over."""
-        return self._members.slots
 
     def begin(self, generation: int) -> None:
         """Note that a driver has begun."""
@@ -401,6 +399,7 @@ class ClusterMembers:
                     said = action.hosts
                     self._say_waiting(state, action)
                 self._clock.sleep(min(POLL_S, max(0.0, action.until_s - self._clock.monotonic())))
+        self.slots = self._members.slots
         self.seats.let_go()
         self._count_gone(state, gone.union(action.lost))
         self._tell_of(state, action)
@@ -445,17 +444,12 @@ class ClusterMembers:
 
     def note(self, what: EventKind, host: str = "", detail: str = "") -> None:
         """Remember that something happened, until an epoch commits it."""
-        self._happened.append(ClusterEvent(self._clock.now_ms(), what, host, detail))
+        self.noted = (*self.noted, ClusterEvent(self._clock.now_ms(), what, host, detail))
 
-    @property
-    def noted(self) -> tuple[ClusterEvent, ...]:
-        """What has happened that no epoch has committed yet."""
-        return tuple(self._happened)
-
-    def around(self, state: JobState) -> PlacementContext:
+    def placement_context(self, state: JobState) -> PlacementContext:
         """Return what the placing of the next epoch goes by."""
-        changes, happened = self._changes(state), tuple(self._happened)
-        return PlacementContext(self._rules, self.seats, changes, happened, dict(self._missed))
+        changes, missed = self._changes(state), dict(self._missed)
+        return PlacementContext(self._rules, self.seats, changes, self.noted, missed)
 
     def wants(self, placing: EpochPlacement) -> bool:
         """Say whether an epoch is to run for the sake of hosts alone."""
@@ -472,8 +466,8 @@ class ClusterMembers:
 
     def _changes(self, state: JobState) -> Hosts:
         """Return the hosts that are not as the manifest has them."""
-        counts = count_slots(self._members.slots)
-        addresses = {slot.host: slot.address for slot in self._members.slots}
+        counts = count_slots(self.slots)
+        addresses = {slot.host: slot.address for slot in self.slots}
         found: Hosts = {}
         for host, count in counts.items():
             held = state.hosts.get(host, HostState())
@@ -486,10 +480,10 @@ class ClusterMembers:
                 found[host] = msgspec.structs.replace(held, slots=0)
         return found
 
-    def committed(self, around: PlacementContext, state: JobState) -> None:
+    def committed(self, context: PlacementContext, state: JobState) -> None:
         """Note that an epoch was committed with what had happened by its begin."""
-        del self._happened[: len(around.happened)]
-        self._missed.subtract(around.missed)
+        self.noted = self.noted[len(context.happened) :]
+        self._missed.subtract(context.missed)
         for one in state.story:
             if one.what == EventKind.EMPTY and one.time_ms == state.time_ms:
                 name = _host_name(state.hosts, one.host)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,15 +102,11 @@ def publish_outputs(
 
 def bus_appends(parts: Iterable[OutputPart]) -> Iterator[BusAppend]:
     """Yield one append for each file of a partition, in a fixed order."""
-
-    def place(part: OutputPart) -> tuple[str, int]:
-        return part.stream, part.partition
-
+    place, file = attrgetter("stream", "partition"), attrgetter("path")
     for (stream, partition), found in groupby(sorted(parts, key=place), place):
-        files = groupby(found, lambda part: part.path)
-        for number, (path, same) in enumerate(files):
+        for number, (path, same) in enumerate(groupby(found, file)):
             held = list(same)
-            rows = sum(part.rows for part in held)
+            rows = sum([part.rows for part in held])
             yield BusAppend(stream, partition, number, path, _joined(held), rows)
 
 
@@ -225,20 +222,19 @@ def publish_internal_streams(
     Raises:
         NotOwnerError: a newer generation than that of the fence has begun.
     """
-    inner = {exchange.stream for stage in plan.stages for exchange in stage.sends}
+    inner = [exchange.stream for _, exchange in plan.internal_sends]
     rows = publish_outputs(state, bus, root, fence, inner)
-    publish_marks(state, plan, bus, fence)
+    if inner:
+        publish_marks(state, plan, bus, fence)
     return rows
 
 
 def publish_marks(state: JobState, plan: JobPlan, bus: Bus, fence: Fence) -> None:
     """Append the marks of the last epoch, after its rows; any number of times the same."""
     marks = passed_on(state.watermarks, state.tasks)
-    for stage in plan.stages:
+    for stage, exchange in plan.internal_sends:
         watermark = marks.get(stage.name, NO_WATERMARK)
-        for exchange in stage.sends:
-            if exchange.stream:
-                _publish_mark(state, exchange, watermark, bus, fence, is_timed=stage.timed)
+        _publish_mark(state, exchange, watermark, bus, fence, is_timed=stage.timed)
 
 
 def _publish_mark(
@@ -263,7 +259,7 @@ def _publish_mark(
 
 def sent_ends(plan: JobPlan, bus: Bus) -> dict[str, list[int]]:
     """Return the next offset of each partition of the internal streams that a part sends to."""
-    names = {edge.stream for stage in plan.stages for edge in stage.sends if edge.stream}
+    names = {exchange.stream for _, exchange in plan.internal_sends}
     return {name: bus.stream(name).ends() for name in sorted(names)}
 
 

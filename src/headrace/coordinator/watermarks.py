@@ -40,9 +40,10 @@ def resting(
 ) -> dict[str, dict[int, int]]:
     """Return the ends of partitions that get no new rows by the settings, by stream."""
     found = {}
-    for name, stream in streams.items():
+    for name, known in ends.items():
+        stream = streams[name]
         first = stream.settings.counts(stream.created.partitions)[0]
-        found[name] = {p: ends[name][p] for p in range(first, len(ends[name]))}
+        found[name] = {p: known[p] for p in range(first, len(known))}
     return found
 
 
@@ -121,8 +122,7 @@ def source_watermark(
     stage: Stage, state: JobState, inputs: Positions, now: Now | None = None
 ) -> int:
     """Return the minimum over the partitions of a source stage's timed inputs that count."""
-    now = now or Now()
-    timed = [binding for binding in stage.inputs if binding.is_timed]
+    now, timed = now or Now(), stage.timed_inputs
     lowest = min(
         (mark for binding in timed for _, mark in holding(binding, state, inputs, now)),
         default=END_WATERMARK,
@@ -165,7 +165,9 @@ def source_watermarks(
 
 
 def _is_idle_stage(stage: Stage, state: JobState, inputs: Positions, now: Now) -> bool:
-    timed = [binding for binding in stage.inputs if binding.is_timed]
+    if not stage.may_idle:
+        return False
+    timed = stage.timed_inputs
     if any(True for binding in timed for _ in holding(binding, state, inputs, now)):
         return False
     return any(
@@ -180,8 +182,8 @@ def _closing_watermark(stage: Stage, inputs: Positions) -> int:
     return max(
         (
             position.max_time + binding.closes_after_ms
-            for binding in stage.inputs
-            if binding.is_timed and binding.closes_after_ms is not None
+            for binding in stage.timed_inputs
+            if binding.closes_after_ms is not None
             for position in inputs.get(binding.operator, {}).values()
             if position.max_time > NO_WATERMARK
         ),
@@ -254,8 +256,8 @@ def next_wake(
     wakes = [
         inputs[binding.operator][partition].read_ms + binding.idle_ms
         for stage in plan.stages
-        for binding in stage.inputs
-        if binding.is_timed and binding.idle_ms is not None
+        for binding in stage.timed_inputs
+        if binding.idle_ms is not None
         for partition, _ in holding(binding, state, inputs, now)
         if partition in inputs.get(binding.operator, {})
     ]
@@ -272,7 +274,7 @@ def next_wake(
 def _behind_clock(stage: Stage, behind: Mapping[int, int | None]) -> int | None:
     """How far a stage's watermark is behind the wall clock; ``None``: that alone moves it not."""
     if not stage.keyed:
-        timed = [binding for binding in stage.inputs if binding.is_timed]
+        timed = stage.timed_inputs
         return 0 if timed and all(binding.is_clock for binding in timed) else None
     received = (*stage.clocked, *stage.feeds)
     lags = [(behind.get(exchange.source_stage), exchange.delay_ms) for exchange in received]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from headrace.errors import GraphError
 from headrace.graph.operators import SendTo, SendToSink
-from headrace.graph.semantics import CommitAction, Semantics, commit_actions, refusal
+from headrace.graph.semantics import Semantics, refusal
 from headrace.plan.dead_letters import DEAD_LETTERS
 from headrace.plan.stages import JobPlan, OutputBinding, SinkBinding, Stage
 
@@ -64,17 +64,9 @@ def with_semantics(plan: JobPlan, wanted: RequestedSemantics) -> JobPlan:
     return made
 
 
-def plan_commit_actions(plan: JobPlan) -> tuple[CommitAction, ...]:
-    """Return what a commit of a job does after its results are durable, in order."""
-    used = {binding.semantics for binding in plan.sent}
-    if any(exchange.stream for stage in plan.stages for exchange in stage.sends):
-        used.add(Semantics.EXACTLY_ONCE)  # internal streams
-    return commit_actions(plan.state_semantics, frozenset(used))
-
-
 def commit_rows(plan: JobPlan) -> list[str]:
     """Return what ``explain`` says of the steps of a commit, where they are not all one."""
-    order = plan_commit_actions(plan)
+    order = plan.commit_actions
     if len(order) == 1:
         return []
     told = ["results in files"]

@@ -27,7 +27,7 @@ from headrace.graph.operators import (
     StoreSpec,
     WindowAggregate,
 )
-from headrace.graph.semantics import Semantics
+from headrace.graph.semantics import CommitAction, Semantics, commit_actions
 from headrace.graph.sinks import Sink
 
 TIME, WATERMARK = "__time", "__watermark"
@@ -262,7 +262,22 @@ class Stage:
         """All that it reads from the bus by offset: inputs and internal streams."""
         return (*self.inputs, *(exchange.binding for exchange in self.feeds))
 
-    @property
+    @cached_property
+    def timed_inputs(self) -> tuple[InputBinding, ...]:
+        """Its inputs whose records have event times."""
+        return tuple(binding for binding in self.inputs if binding.is_timed)
+
+    @cached_property
+    def may_idle(self) -> bool:
+        """Say whether idle partitions of some of its inputs do not hold its watermark back."""
+        return any(binding.idle_ms is not None for binding in self.timed_inputs)
+
+    @cached_property
+    def expires(self) -> bool:
+        """Say whether entries of some of its stores live for a time only."""
+        return any(spec.ttl_ms is not None for spec in self.stores)
+
+    @cached_property
     def keyed(self) -> bool:
         """Say whether tasks are ranges of key groups rather than input partitions."""
         return not self.inputs
@@ -315,15 +330,47 @@ class JobPlan:
     part: str = ""
     state_semantics: Semantics = Semantics.EXACTLY_ONCE
 
-    @property
+    @cached_property
     def job(self) -> str:
         """The name that the part is kept under: that of the job, or ``job@part``."""
         return f"{self.graph.name}{PART}{self.part}" if self.part else self.graph.name
 
     @cached_property
+    def by_name(self) -> dict[str, Stage]:
+        """Its stages by their names."""
+        return {stage.name: stage for stage in self.stages}
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """The names of its stages by their numbers."""
+        return {stage.index: stage.name for stage in self.stages}
+
+    @cached_property
+    def may_wake(self) -> bool:
+        """Say whether its watermarks can move on without a row: by a clock, or when idle."""
+        timed = [binding for stage in self.stages for binding in stage.timed_inputs]
+        return any(binding.is_clock or binding.idle_ms is not None for binding in timed)
+
+    @cached_property
+    def by_index(self) -> dict[int, Stage]:
+        """Its stages by their numbers, by which exchanges name them."""
+        return {stage.index: stage for stage in self.stages}
+
+    @cached_property
     def reads(self) -> tuple[InputBinding, ...]:
         """All that its stages read from the bus by offset."""
         return tuple(binding for stage in self.stages for binding in stage.reads)
+
+    @cached_property
+    def streams(self) -> tuple[str, ...]:
+        """The names of all streams that it reads: by offset, and for broadcast stores."""
+        tables = [table.stream for table in self.tables if table.stream is not None]
+        return tuple(dict.fromkeys([*(one.stream for one in self.reads), *tables]))
+
+    @cached_property
+    def derived(self) -> dict[str, Any]:
+        """What those who run it make of it once, for it never changes; by names of theirs."""
+        return {}
 
     @cached_property
     def feeds(self) -> tuple[Exchange, ...]:
@@ -339,6 +386,19 @@ class JobPlan:
     def outputs(self) -> tuple[OutputBinding, ...]:
         """Every stream that the job sends to, that of dead letters included."""
         return tuple(binding for stage in self.stages for binding in stage.outputs)
+
+    @cached_property
+    def internal_sends(self) -> tuple[tuple[Stage, Exchange], ...]:
+        """What its stages send through internal streams, each with its stage."""
+        return tuple((stage, edge) for stage in self.stages for edge in stage.sends if edge.stream)
+
+    @cached_property
+    def commit_actions(self) -> tuple[CommitAction, ...]:
+        """What a commit does after the epoch's results are durable, in order."""
+        used = {binding.semantics for binding in self.sent}
+        if self.internal_sends:
+            used.add(Semantics.EXACTLY_ONCE)
+        return commit_actions(self.state_semantics, frozenset(used))
 
     @cached_property
     def sent(self) -> tuple[OutputBinding | SinkBinding, ...]:

@@ -82,9 +82,9 @@ def _column_starts(message: pa.Buffer, schema: pa.Schema) -> list[int]:
     starts: list[int] = []
     following = message.size
     for array in reversed(batch.columns):
-        addresses = [b.address - message.address for b in array.buffers() if b and b.size]
-        inside = [a for a in addresses if 0 <= a < message.size]
-        following = min([*inside, following])
+        for buffer in array.buffers():
+            if buffer and buffer.size and 0 <= buffer.address - message.address < following:
+                following = buffer.address - message.address
         starts.append(following)
     return starts[::-1]
 
@@ -137,7 +137,7 @@ def read_frame(
     starts = [frame.body]
     for size in frame.parts[::2]:
         starts.append(starts[-1] + size)
-    for part in (0, *(index + 1 for index in wanted)):
+    for part in [0, *[index + 1 for index in wanted]]:
         piece = view[starts[part] : starts[part + 1]]
         if xxh3_64_intdigest(piece) != frame.parts[2 * part + 1]:
             name = "metadata" if part == 0 else f"column {schema.field(part - 1).name!r}"

@@ -169,8 +169,10 @@ class EncodedKeys:
         """Return XXH64 of each row's key; shape (n,). Keys are placed by that of seed 0."""
         if self.matrix is not None:
             return xxh64_rows(self.matrix, seed)
-        part = self._ragged()
-        return xxh64_ragged(part.data, part.starts, part.lengths, seed)
+        assert self.data is not None
+        assert self.starts is not None
+        assert self.lengths is not None
+        return xxh64_ragged(self.data, self.starts, self.lengths, seed)
 
     def with_groups(self, groups: npt.NDArray[np.integer]) -> list[bytes]:
         """Return each row's full key: its key group in 2 bytes, big endian, then the key."""
@@ -187,16 +189,12 @@ class EncodedKeys:
         if self.matrix is not None:
             data, width = self.matrix.tobytes(), self.matrix.shape[1]
             return [data[at : at + width] for at in range(0, len(data), width)]
-        part = self._ragged()
-        data = part.data.tobytes()
-        ends = (part.starts + part.lengths).tolist()
-        return [data[at:end] for at, end in zip(part.starts.tolist(), ends, strict=True)]
-
-    def _ragged(self) -> _Part:
         assert self.data is not None
         assert self.starts is not None
         assert self.lengths is not None
-        return _Part(self.data, self.starts, self.lengths)
+        data = self.data.tobytes()
+        ends = (self.starts + self.lengths).tolist()
+        return [data[at:end] for at, end in zip(self.starts.tolist(), ends, strict=True)]
 
 
 def encode_columns(columns: Sequence[pa.Array]) -> EncodedKeys:
@@ -209,8 +207,8 @@ def encode_columns(columns: Sequence[pa.Array]) -> EncodedKeys:
         InvalidInputError: a value that cannot be a key.
     """
     matrices = [_fixed(column) if not column.null_count else None for column in columns]
-    if all(matrix is not None for matrix in matrices):
-        found = [matrix for matrix in matrices if matrix is not None]
+    found = [matrix for matrix in matrices if matrix is not None]
+    if len(found) == len(columns):
         return EncodedKeys(matrix=found[0] if len(found) == 1 else np.hstack(found))
     parts = [
         _part(column) if matrix is None else _of_matrix(matrix)

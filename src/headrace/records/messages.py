@@ -150,7 +150,9 @@ def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return values as a column; records within messages, sets and enums as what Arrow takes."""
-    if pa.types.is_nested(kind) or any(issubclass(one, Enum) for one in set(map(type, values))):
+    found = set(map(type, values))
+    is_nested = pa.types.is_nested(kind)
+    if is_nested or (not found <= _BARE and any(issubclass(one, Enum) for one in found)):
         with contextlib.suppress(TypeError):  # told by Arrow, or taken by it
             values = msgspec.to_builtins(values, builtin_types=_OWN)
     if _loses_within(kind, values):

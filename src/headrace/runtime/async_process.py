@@ -235,7 +235,7 @@ class AsyncNode(ProcessNode):
         self._count = 0
 
     @property
-    def rings(self) -> bool:
+    def has_timers(self) -> bool:
         """Timers fire at the end of an epoch only: between rows calls are open."""
         return False
 

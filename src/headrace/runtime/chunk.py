@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any, TypeVar
 
@@ -51,7 +52,7 @@ class Chunk:
     groups: Groups | None = None
     origins: RowOrigins | None = None
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """Return the number of rows."""
         return int(self.batch.num_rows)

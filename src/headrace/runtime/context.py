@@ -179,7 +179,7 @@ class RemoteStores:
         """
         for store in self._open:
             store.seal()
-        return sum(store.send() for store in self._open)
+        return sum([store.send() for store in self._open])
 
     def counts(self) -> dict[str, int]:
         """Return what was counted since the last call."""
@@ -191,7 +191,7 @@ class RemoteStores:
     @property
     def overlay_bytes(self) -> int:
         """About how much memory the changes take."""
-        return sum(store.overlay_bytes for store in self._open)
+        return sum([store.overlay_bytes for store in self._open])
 
     def close(self) -> None:
         """Let the connections go."""

@@ -211,7 +211,7 @@ class ExchangeWriter:
             positions.append(position)
             starts.append(begins)
             chunks += encoded
-            position += sum(len(piece) for piece in encoded)
+            position += sum(map(len, encoded))
         columns = [pa.array(positions, pa.int64()), pa.array(starts, _INDEX[1].type)]
         index = pa.record_batch(columns, schema=_INDEX)
         chunks += [*encode_frame(index), _TAIL.pack(position)]

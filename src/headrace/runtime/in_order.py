@@ -74,7 +74,7 @@ class InOrderNode(Node):
             operator,
             build.table(operator.store.name),
             build.stage.schemas[operator.name],
-            groups=build.around.key_groups,
+            groups=build.runtime.key_groups,
             delay_ms=build.stage.delays[operator.name],
             streams=build.stage.origins,
         )

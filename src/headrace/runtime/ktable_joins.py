@@ -424,7 +424,7 @@ def stream_table_node(operator: JoinKept, build: NodeContext) -> Node:
         schema=schema,
         history_ms=kept.history_ms or 0,
         delay_ms=build.delay_ms(operator),
-        key_groups=build.around.key_groups,
+        key_groups=build.runtime.key_groups,
     )
 
 

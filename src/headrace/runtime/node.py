@@ -30,11 +30,6 @@ class Node:
         self.guard: Guard | None = None
         self.received = self.sent = 0
 
-    def clear_counts(self) -> None:
-        """Begin to count again, for another epoch."""
-        self.counts.clear()
-        self.received = self.sent = 0
-
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch.
 
@@ -45,7 +40,7 @@ class Node:
         """
 
     @property
-    def rings(self) -> bool:
+    def has_timers(self) -> bool:
         """Say whether it may have timers, which fire between rows."""
         return False
 

@@ -47,7 +47,7 @@ class NodeContext:
         stage: the stage.
         task: number of the task.
         groups: its key groups, first and after last; unused for source tasks.
-        around: what it has in common with the other tasks.
+        runtime: what it has in common with the other tasks.
         state: its stores, caught up; ``None`` where the stage has none.
         remotes: opens its remote stores.
         tables: the broadcast stores of the process, at the epoch's offsets.
@@ -58,7 +58,7 @@ class NodeContext:
     stage: Stage
     task: int
     groups: tuple[int, int]
-    around: RuntimeContext
+    runtime: RuntimeContext
     state: TaskState | None
     remotes: RemoteStores
     tables: Mapping[str, BroadcastTable]

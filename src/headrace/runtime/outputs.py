@@ -121,7 +121,7 @@ class OutputWriter:
         parts = []
         for partition, batch in node.take():
             frame = encode_frame(batch, node.binding.version)
-            size = sum(len(piece) for piece in frame)
+            size = sum(map(len, frame))
             stream, rows = node.binding.stream, batch.num_rows
             if size >= self._adopt:
                 name = self.write(frame, "seg").path
@@ -168,8 +168,8 @@ def write_sinks(nodes: Sequence[SinkNode], writer: OutputWriter) -> list[SinkPar
     Raises:
         InvalidInputError: a sink refuses a row; names the operator.
     """
-    parts = []
-    for name in dict.fromkeys(node.name for node in nodes):
+    parts: list[SinkPart] = []
+    for name in dict.fromkeys([node.name for node in nodes]):
         same = [node for node in nodes if node.name == name]
         batches = [batch for node in same for batch in node.take()]
         rows = sum(batch.num_rows for batch in batches)

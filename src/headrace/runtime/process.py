@@ -290,7 +290,7 @@ class ProcessNode(Node):
         turn.epoch, turn.wall_ms, turn.watermark = epoch, wall_ms, watermark
 
     @property
-    def rings(self) -> bool:
+    def has_timers(self) -> bool:
         """Say whether it may have timers."""
         return self._timer_service is not None
 
@@ -382,12 +382,12 @@ class ProcessNode(Node):
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
         turn, context, process = self._turn, self._context, self._process
-        ringer = self._listening()
+        service = self._between_rows()
         try:
             for group, start, stop in runs:
                 turn.enter(group)
-                if ringer is not None:
-                    self._run_between(ringer, messages, start, stop)
+                if service is not None:
+                    self._run_between(service, messages, start, stop)
                     continue
                 for row in range(start, stop):
                     turn.row = row
@@ -403,34 +403,34 @@ class ProcessNode(Node):
         except Exception as error:
             raise user_error(self.name, error, messages[turn.row]) from error
 
-    def _listening(self) -> TimerService | None:
+    def _between_rows(self) -> TimerService | None:
         """Return what fires timers before rows, where that can be."""
         return None if self._turn.marks is None else self._timer_service
 
     def _run_between(
-        self, ringer: TimerService, messages: list[Any], start: int, stop: int
+        self, service: TimerService, messages: list[Any], start: int, stop: int
     ) -> None:
         """Call ``process`` for the rows of a key group, and fire timers that are due before one."""
         turn, context, process = self._turn, self._context, self._process
-        timers, marks = ringer.timers, turn.marks
+        timers, marks = service.timers, turn.marks
         assert marks is not None
         for row in range(start, stop):
             turn.row = row
             if marks[row] >= timers.first:
-                ringer.before(row)
+                service.before(row)
             made = process(messages[row], context)
             if made is not None:
                 raise unsent_result_error(self.name, self._user, made, messages[row])
 
     def _run_each(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> list[Refused]:
         """Call ``process`` for each row, and take back what it did where it raises."""
-        turn, refused, ringer = self._turn, [], self._listening()
+        turn, refused, service = self._turn, [], self._between_rows()
         for group, start, stop in runs:
             turn.enter(group)
             for row in range(start, stop):
                 turn.row = row
-                if ringer is not None and ringer.is_due(row):
-                    ringer.before(row)
+                if service is not None and service.is_due(row):
+                    service.before(row)
                 call = partial(self._sending, self._process, messages[row])
                 error = self._tried(call, messages[row], "message")
                 if error is not None:

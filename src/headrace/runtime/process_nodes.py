@@ -50,7 +50,7 @@ def process_node(operator: Process, build: NodeContext) -> Node:
         raise InvalidInputError(
             f"messages wait for asynchronous calls of operator {operator.name!r}, which is called "
             "one message after the other now: run it as it was until none waits, or start over: "
-            f"headrace jobs reset {build.around.job}",
+            f"headrace jobs reset {build.runtime.job}",
             operator=operator.name,
         )
     return ProcessNode(operator.name, factory, turn, **named)
@@ -59,13 +59,13 @@ def process_node(operator: Process, build: NodeContext) -> Node:
 def _calling_node(
     operator: Process, build: NodeContext, turn: ProcessorCall, named: Mapping[str, Any]
 ) -> AsyncNode | SourceCallNode:
-    around = build.around
+    runtime = build.runtime
     assert operator.factory is not None
     factory = runner_of(operator.factory)
     calling: dict[str, Any] = {
         "spec": operator.calls,
-        "loop": around.loop,
-        "owner": (around.job, build.stage.name, build.task, operator.name),
+        "loop": runtime.loop,
+        "owner": (runtime.job, build.stage.name, build.task, operator.name),
     }
     if build.state is None:
         return SourceCallNode(operator.name, factory, turn, **calling, **named)
@@ -103,7 +103,7 @@ def _turn(operator: Process, build: NodeContext, *, has_key: bool) -> ProcessorC
     own = _short_names(operator, stores)
     undo = None if operator.on_error == FAIL else CallRollback(own, timers)
     return ProcessorCall(
-        build.task, own, timers, tables, build.around.limits, undo, _parcels(operator)
+        build.task, own, timers, tables, build.runtime.limits, undo, _parcels(operator)
     )
 
 

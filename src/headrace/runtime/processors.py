@@ -183,7 +183,7 @@ class PreAggregateNode(Node):
     def of(cls, operator: Generate, build: NodeContext) -> Self:
         """Return the node of an operator of a stage."""
         source, delay_ms = build.source_schema(operator), build.stage.delays[operator.name]
-        return cls(operator, source, build.around.limits, delay_ms)
+        return cls(operator, source, build.runtime.limits, delay_ms)
 
     def __init__(
         self, operator: Generate, source: pa.Schema, limits: CallLimits, delay_ms: int

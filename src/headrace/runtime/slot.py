@@ -155,7 +155,7 @@ def run_calls(
 
 
 # A database that a disk refused to write stays closed to writes until it is opened again, and
-# a file that was put right is seen by the next to open it; a call that took too long was ended
+# a file that was repaired is seen by the next to open it; a call that took too long was ended
 # anywhere, in the midst of a store's own steps, too. What is lost with them comes back.
 _CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, CallTimeoutError, OSError)
 
@@ -188,7 +188,8 @@ class _TaskDeadlines(NamedTuple):
         """Ask a task that has run and is not sealed."""
         return cls(
             *entry.runtime.deadlines(),
-            (0 if entry.state is None else entry.state.overlay_bytes) + entry.runtime.overlay_bytes,
+            (0 if entry.state is None else entry.state.overlay_bytes)
+            + entry.runtime.remotes.overlay_bytes,
         )
 
 
@@ -214,7 +215,12 @@ def _tried(order: SlotOrder, host: SlotHost) -> tuple[SlotReport, Path | None]:
     """Return the report of one attempt, and the committed file that it found damaged, if any."""
     attempt = host.clock.new_id()
     try:
-        return _attempt(order, host, attempt), None
+        running = _Attempt(order, host, attempt)
+        try:
+            return running.run(), None
+        except Exception:
+            running.abandon()
+            raise
     except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
         for task in order.tasks:
             host.runtimes.pop((order.job, task.stage, task.task), None)
@@ -227,24 +233,14 @@ def _tried(order: SlotOrder, host: SlotHost) -> tuple[SlotReport, Path | None]:
         return report, Path(str(file)) if file else None
 
 
-def _attempt(order: SlotOrder, host: SlotHost, attempt: str) -> SlotReport:
-    running = _Attempt(order, host, attempt)
-    try:
-        return running.run()
-    except Exception:
-        running.abandon()
-        raise
-
-
 class _Attempt:
     """One try at an order."""
 
     def __init__(self, order: SlotOrder, host: SlotHost, attempt: str) -> None:
         self._order, self._host, self._id = order, host, attempt
         self._plan = host.plans(order.plan)
-        self._stages = {stage.name: stage for stage in self._plan.stages}
+        self._stages = {stage.name: stage for stage in self._plan.levels[order.level]}
         self._stem = f"{order.epoch:012d}-{order.generation:08d}-{order.slot:04d}-{attempt}"
-        self._by_index = {stage.index: stage for stage in self._plan.stages}
         self._readers: dict[str, list[ExchangeReader]] = {}
         self._timings: dict[str, float] = {}
         self._names: list[str] = []
@@ -259,10 +255,6 @@ class _Attempt:
         self._stores = SlotStores(order, host, attempt, self._recovery)
         self._tables: dict[str, BroadcastTable] = {}
         self._reads_since: float | None = None
-
-    @property
-    def _level(self) -> dict[str, Stage]:
-        return {n: stage for n, stage in self._stages.items() if stage.level == self._order.level}
 
     def _timed(self, step: str, began: float) -> float:
         now = self._host.clock.monotonic()
@@ -293,17 +285,17 @@ class _Attempt:
             self._host.adopt_bytes,
             self._order.epoch,
         )
-        parts = [[p for n in e.runtime.outputs() for p in outputs.add(n)] for e in ready]
-        sinks = write_sinks([n for e in ready for n in e.runtime.sinks()], outputs)
+        parts = [[p for n in e.runtime.outputs for p in outputs.add(n)] for e in ready]
+        sinks = write_sinks([n for e in ready for n in e.runtime.sinks], outputs)
         outputs.close()
         fault("slot.output_written")
         began = self._timed("output", began)
         merges = self._merge(ready)
         began = self._timed("merge", began)
-        if sum(entry.runtime.send() for entry in ready):
+        if sum([entry.runtime.remotes.send() for entry in ready]):
             self._timed("remote", began)
         fault("slot.remote_sent")
-        standbys = self._stores.follow(self._level)
+        standbys = self._stores.follow(self._stages)
         reports = [
             self._report(entry, sizes, after[n], reached[n], parts[n])
             for n, entry in enumerate(ready)
@@ -326,8 +318,9 @@ class _Attempt:
     def _prepare(self) -> list[_ReadyTask]:
         """Return the tasks with their stores caught up."""
         self._host.registry.reserve(2 * len(self._order.tasks))
-        used = {name for task in self._order.tasks for name in self._stages[task.stage].tables}
-        self._tables = self._host.tables.at(self._plan, used, self._order.tables)
+        if self._plan.tables:
+            used = {name for task in self._order.tasks for name in self._stages[task.stage].tables}
+            self._tables = self._host.tables.at(self._plan, used, self._order.tables)
         ready = []
         for task in self._order.tasks:
             stage = self._stages[task.stage]
@@ -344,7 +337,7 @@ class _Attempt:
                 stores = store_specs(entry.stage)
                 if merges.begin(self._order, entry.order, stores):
                     entry.state.flush(wait=False)
-        return merges.finished(self._order, self._level)
+        return merges.finished(self._order, self._stages)
 
     def abandon(self) -> None:
         """Close the users' processors, which no later attempt continues with."""
@@ -389,7 +382,7 @@ class _Attempt:
             state_bytes=sum(stores.values()),
             stores=stores,
             hot_keys=runtime.hot_keys(self._host.clock.monotonic()),
-            expires=any(spec.ttl_ms is not None for spec in entry.stage.stores),
+            expires=entry.stage.expires,
             overlay_bytes=after.overlay_bytes,
             held=runtime.holds.reached,
             waiting=runtime.holds.waiting,
@@ -406,11 +399,11 @@ class _Attempt:
                 kept.task.close()
             plan, job = self._plan, self._plan.graph.name
             host = self._host
-            around = RuntimeContext(
+            shared = RuntimeContext(
                 job, plan.key_groups, plan.limits, host.bus, host.loop, host.hot_keys
             )
             remotes = RemoteStores(job, self._host.clock)
-            runtime = StageTask(stage, task.task, task.groups, around, state, remotes, self._tables)
+            runtime = StageTask(stage, task.task, task.groups, shared, state, remotes, self._tables)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
         before = max(before, task.passed)
@@ -421,7 +414,7 @@ class _Attempt:
 
     def _run_tasks(self, ready: list[_ReadyTask]) -> list[list[Reached]]:
         """Run the tasks one after the other, but their asynchronous calls all together."""
-        if not any(entry.runtime.asking or entry.runtime.holds.calling for entry in ready):
+        if not [e for e in ready if e.runtime.asking or e.runtime.holds.calling]:
             return [self._run_task(entry) for entry in ready]
         asking = {n: self._asking(entry) for n, entry in enumerate(ready) if entry.runtime.asking}
         fed = {n: self._feed(entry) for n, entry in enumerate(ready) if n not in asking}
@@ -450,7 +443,7 @@ class _Attempt:
         return CallFeeder(list(asking.asks), asking.push, readers)
 
     def _reader(self, stage: Stage, wanted: InputRange, runtime: StageTask) -> SourceReader:
-        binding = next(one for one in stage.inputs if one.operator == wanted.operator)
+        (binding,) = [one for one in stage.inputs if one.operator == wanted.operator]
         return SourceReader(
             self._host.bus.stream(binding.stream),
             binding,
@@ -471,9 +464,9 @@ class _Attempt:
         """Bring a task its rows, no further than ``stops`` say."""
         task, stage, runtime = entry.order, entry.stage, entry.runtime
         reached: list[Reached] = []
-        inputs = {binding.operator for binding in stage.inputs}
+        feeds = {exchange.operator: exchange for exchange in stage.feeds}
         for ordered in task.ranges:
-            if ordered.operator not in inputs:
+            if ordered.operator in feeds:
                 continue
             wanted = ordered
             if stops is not None:
@@ -488,7 +481,6 @@ class _Attempt:
         watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
         if stage.keyed:
             runtime.expect(watermark)
-        feeds = {exchange.operator: exchange for exchange in stage.receives if exchange.stream}
         marks = self._read_feeds(task, feeds, runtime, reached, watermark) if feeds else []
         for exchange in stage.receives:
             for file in self._exchange_readers(exchange):
@@ -515,7 +507,7 @@ class _Attempt:
             stream = self._host.bus.stream(exchange.stream)
             reader = InternalStreamReader(stream, exchange, wanted, self._order.range_bytes)
             readers.append((wanted, reader, reader.chunks(self._should_stop)))
-        if runtime.rings:  # timers between rows have to know what the marks after these say
+        if runtime.has_timers:  # timers between rows have to know what the marks after these say
             readers = [(wanted, reader, list(chunks)) for wanted, reader, chunks in readers]
             reached_by = min([task.bound, *(reader.mark for _, reader, _ in readers)])
             runtime.expect(max(watermark, reached_by))
@@ -545,12 +537,12 @@ class _Attempt:
 
     def _write_exchange(self, task: TaskOrder, runtime: StageTask) -> list[ExchangeFile]:
         files = []
-        for number, node in enumerate(runtime.exchanges()):
+        for number, node in enumerate(runtime.exchanges):
             for ending, writer in node.take():
                 name = f"exchange/{self._stem}-{task.task}-{number}-{len(self._names)}.{ending}"
                 self._names.append(name)
                 size, totals = writer.write(self._host.files, self._host.storage / name)
-                target = self._by_index[node.exchange.target_stage]
+                target = self._plan.by_index[node.exchange.target_stage]
                 rows = []
                 tasks = self._order.task_counts.get(target.name, target.tasks)
                 for number_of in range(tasks):

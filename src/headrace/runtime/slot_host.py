@@ -322,7 +322,8 @@ class SlotStores:
             return None
         order, host = self._order, self._host
         key = (order.job, stage.name, task.task)
-        host.standbys.stop(key)
+        if host.standbys.held:
+            host.standbys.stop(key)
         state = host.registry.get(key, lambda: self._opened(specs, task), task.groups)
         self._recovery.task(stage.name, task.task)
         state.catch_up(self._target(task.state), self._committed, self._recovery)
@@ -355,6 +356,8 @@ class SlotStores:
             stages: of the order's level, by name.
         """
         order, kept = self._order, self._host.standbys
+        if not order.standbys and not kept.held:
+            return []
         kept.keep(order.job, {(one.stage, one.task) for one in order.standbys}, set(stages))
         return [
             kept.follow(

@@ -422,8 +422,8 @@ class SourceReader:
         made = self._binding.event
         label = repr(self._binding.time) if made is None else made.text
         return EventTimeError(
-            f"event time {label} of {self._where} offset {offset} {said}; put such "
-            f"records right where they are made, or set them aside: g.input(..., "
+            f"event time {label} of {self._where} offset {offset} {said}; fix such "
+            f"records where they are made, or set them aside: g.input(..., "
             'on_error="dead_letter")',
             operator=self._binding.operator,
             stream=self._binding.stream,

@@ -47,7 +47,8 @@ class AsyncWatermarkHold:
         self.calling = [node for node in nodes.values() if isinstance(node, AsyncNode)]
         self._delays = stage.delays
         names = {node.name for node in self.calling}
-        self._behind = _behind(stage, names)
+        self.behind = _behind(stage, names)
+        """The calls, and the operators that follow them."""
         for node in self.calling:
             node.is_chained = len(_behind(stage, {node.name}) & names) > 1
         self.before = NO_WATERMARK
@@ -58,10 +59,6 @@ class AsyncWatermarkHold:
         """Turn to an epoch: ``before`` is where the one before brought what follows the calls."""
         self.before, self.reached, self._bound = before, None, None
 
-    def holds(self, name: str) -> bool:
-        """Say whether a node is a call, or follows one."""
-        return name in self._behind
-
     def passed(self, node: Node, watermark: int) -> int:
         """Return the stage's watermark as it is for a node; asked in the order of the graph."""
         if isinstance(node, AsyncNode) and (mark := node.mark()) is not None:
@@ -69,14 +66,14 @@ class AsyncWatermarkHold:
                 mark += self._delays.get(node.name, 0)
             self._bound = mark if self._bound is None else min(self._bound, mark)
             self.reached = max(self.before, min(watermark, self._bound))
-        if self.reached is None or node.name not in self._behind:
+        if self.reached is None or node.name not in self.behind:
             return watermark
         return self.reached
 
     @property
     def waiting(self) -> int:
         """How many messages wait."""
-        return sum(node.waiting for node in self.calling)
+        return sum([node.waiting for node in self.calling])
 
 
 def _behind(stage: Stage, calling: set[str]) -> set[str]:
@@ -138,7 +135,7 @@ class StageTask:
         stage: the stage.
         task: number of the task.
         groups: its key groups, first and after last; unused for source tasks.
-        around: what it has in common with the other tasks.
+        runtime: what it has in common with the other tasks.
         state: its stores, caught up; ``None`` where the stage has none.
         remotes: opens its remote stores.
         tables: the broadcast stores of the process, at the epoch's offsets.
@@ -151,24 +148,26 @@ class StageTask:
         stage: Stage,
         task: int,
         groups: tuple[int, int],
-        around: RuntimeContext,
+        runtime: RuntimeContext,
         state: TaskState | None,
         remotes: RemoteStores,
         tables: Mapping[str, BroadcastTable] | None = None,
         asks: Mapping[str, SourceCallNode] | None = None,
     ) -> None:
         self._stage, self.task, self._groups = stage, task, groups
-        self._around, self._key_groups = around, around.key_groups
-        self._state, self._remotes = state, remotes
+        self._delays = {name: delay for name, delay in stage.delays.items() if delay}
+        self._runtime, self._key_groups = runtime, runtime.key_groups
+        self._state, self.remotes = state, remotes
         self._keys = stage.receives[0].keys if stage.receives else ()
         own = dict(tables or {})
         first = stage_before_calls(stage) if asks is None else None
         self.asking: StageTask | None = None
         if first is not None:
-            self.asking = StageTask(first, task, groups, around, state, remotes, own, asks={})
-            asks = {node.name: node for node in self.asking.asks}
+            self.asking = StageTask(first, task, groups, runtime, state, remotes, own, asks={})
+            nodes = self.asking.nodes.values()
+            asks = {node.name: node for node in nodes if isinstance(node, SourceCallNode)}
         keys = self._keys
-        build = NodeContext(stage, task, groups, around, state, remotes, own, keys, asks or {})
+        build = NodeContext(stage, task, groups, runtime, state, remotes, own, keys, asks or {})
         self._dead, self._letters = self._dead_letters()
         self.nodes: dict[str, Node] = {}
         self._input_counts: dict[str, Counter[str]] = {}
@@ -184,9 +183,18 @@ class StageTask:
             self.nodes[exchange.operator] = self._sender(exchange)
         self._entries = self._connect()
         self.holds = AsyncWatermarkHold(self.nodes, stage)
+        every = list(self.nodes.values())
+        self.asks = [node for node in every if isinstance(node, SourceCallNode)]
+        """What makes calls ahead of another task's reading."""
+        self.exchanges = [node for node in every if isinstance(node, ExchangeNode)]
+        self.outputs = [node for node in every if isinstance(node, OutputNode)]
+        self.outputs += [] if self._dead is None else [self._dead]
+        self.sinks = [node for node in every if isinstance(node, SinkNode)]
+        senders = [n for n in every if isinstance(n, ExchangeNode | InternalStreamNode)]
+        self._watched = [node.hot for node in senders if node.hot is not None]
 
     def _sender(self, exchange: Exchange) -> Node:
-        is_watched = self._around.hot_keys and exchange.keys
+        is_watched = self._runtime.hot_keys and exchange.keys
         hot = HotKeySketch(exchange.operator, exchange.keys) if is_watched else None
         if exchange.stream:
             return InternalStreamNode(exchange, self._key_groups, self.task, hot)
@@ -197,8 +205,8 @@ class StageTask:
         if binding is None:
             return None, None
         output = OutputNode(DEAD_LETTERS, binding, self.task)
-        around, origins = self._around, self._stage.origins
-        return output, DeadLetters(around.job, self._keys, origins, around.bus, output.push)
+        runtime, origins = self._runtime, self._stage.origins
+        return output, DeadLetters(runtime.job, self._keys, origins, runtime.bus, output.push)
 
     def _guard(self, operator: Operator, counts: Counter[str]) -> Guard:
         letters = self._letters if operator.on_error == DEAD_LETTER else None
@@ -255,32 +263,33 @@ class StageTask:
         if self.asking is not None:
             self.asking.begin(epoch, wall_ms, watermark, stamp=stamp)
         self.holds.begin(watermark if held is None else held)
-        self._remotes.begin(stamp)
+        self.remotes.begin(stamp)
         for counts in self._input_counts.values():
             counts.clear()
         self._entered.clear()
         if self._letters is not None:
             self._letters.begin(epoch, wall_ms)
         for name, node in self.nodes.items():
-            node.clear_counts()
-            mark = self.holds.before if self.holds.holds(name) else watermark
-            node.begin(epoch, wall_ms, mark - self._stage.delays.get(name, 0))
+            node.counts.clear()
+            node.received = node.sent = 0
+            mark = self.holds.before if name in self.holds.behind else watermark
+            node.begin(epoch, wall_ms, mark - self._delays.get(name, 0))
 
     @property
-    def rings(self) -> bool:
+    def has_timers(self) -> bool:
         """Say whether a processor of it may have timers."""
-        return any(node.rings for node in self.nodes.values())
+        return any(node.has_timers for node in self.nodes.values())
 
     def expect(self, watermark: int) -> None:
         """Say, before the epoch's rows, where it will bring the stage's watermark at least."""
         for name, node in self.nodes.items():
-            mark = self.holds.before if self.holds.holds(name) else watermark
-            node.expect(self._behind(name, mark))
+            mark = self.holds.before if name in self.holds.behind else watermark
+            node.expect(self._behind(name, mark) if self._delays else mark)
 
     def _behind(self, name: str, watermark: int) -> int:
         """The watermark of what reaches an operator."""
         ended = watermark >= END_WATERMARK
-        return watermark if ended else watermark - self._stage.delays.get(name, 0)
+        return watermark if ended else watermark - self._delays.get(name, 0)
 
     def push(self, entry: str, chunk: Chunk) -> None:
         """Feed rows that an input or a ``partition_by`` brings."""
@@ -303,9 +312,12 @@ class StageTask:
         has calls to wait for until they have ended.
         """
         for name, node in self.nodes.items():
-            if isinstance(node, AsyncNode):
-                yield from self._calls_of(node, ended=watermark >= END_WATERMARK)
-            node.advance(self._behind(name, self.holds.passed(node, watermark)), wall_ms)
+            mark = watermark
+            if self.holds.calling:
+                if isinstance(node, AsyncNode):
+                    yield from self._calls_of(node, ended=watermark >= END_WATERMARK)
+                mark = self.holds.passed(node, watermark)
+            node.advance(self._behind(name, mark) if self._delays else mark, wall_ms)
 
     def _calls_of(self, node: AsyncNode, *, ended: bool) -> Iterator[AsyncNode]:
         """Yield a node that has calls to wait for before it ends the epoch."""
@@ -317,41 +329,17 @@ class StageTask:
             node.is_fresh = False
             yield node
 
-    @property
-    def asks(self) -> list[SourceCallNode]:
-        """Return what makes calls ahead of another task's reading."""
-        return [node for node in self.nodes.values() if isinstance(node, SourceCallNode)]
-
-    def exchanges(self) -> list[ExchangeNode]:
-        """Return the sending sides."""
-        return [node for node in self.nodes.values() if isinstance(node, ExchangeNode)]
-
     def hot_keys(self, now: float) -> list[HotKeys]:
         """Return the heaviest keys of what it sends, where there is news of them.
 
         Args:
             now: of a monotonic clock, s.
         """
-        sends = [
-            node
-            for node in self.nodes.values()
-            if isinstance(node, ExchangeNode | InternalStreamNode)
-        ]
-        told = [node.hot.tell(now) for node in sends if node.hot is not None]
-        return [one for one in told if one is not None]
-
-    def outputs(self) -> list[OutputNode]:
-        """Return the outputs."""
-        nodes = [node for node in self.nodes.values() if isinstance(node, OutputNode)]
-        return nodes if self._dead is None else [*nodes, self._dead]
-
-    def sinks(self) -> list[SinkNode]:
-        """Return what is sent to receivers outside."""
-        return [node for node in self.nodes.values() if isinstance(node, SinkNode)]
+        return [keys for hot in self._watched if (keys := hot.tell(now)) is not None]
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return the earliest watermark and wall clock at which something is due."""
-        delays = self._stage.delays
+        delays = self._delays
         events, walls = [], []
         for name, node in self.nodes.items():
             event, wall = node.deadlines()
@@ -362,11 +350,13 @@ class StageTask:
     def counts(self) -> dict[str, int]:
         """Return what the nodes counted in this epoch."""
         total: Counter[str] = Counter()
-        for counts in [*self._input_counts.values(), *(n.counts for n in self.nodes.values())]:
+        for counts in self._input_counts.values():
             total.update(counts)
+        for node in self.nodes.values():
+            total.update(node.counts)
         if self._state is not None:
             total.update(self._state.counts())
-        total.update(self._remotes.counts())
+        total.update(self.remotes.counts())
         return {name: count for name, count in total.items() if count}
 
     def operator_counts(self) -> dict[str, dict[str, int]]:
@@ -383,15 +373,6 @@ class StageTask:
                 found[name] = {what: count for what, count in own.items() if count}
         return {name: counts for name, counts in found.items() if counts}
 
-    @property
-    def overlay_bytes(self) -> int:
-        """About how much memory the changes of remote stores take."""
-        return self._remotes.overlay_bytes
-
-    def send(self) -> int:
-        """Send the changes of remote stores, once all else is written; returns how many."""
-        return self._remotes.send()
-
     def close(self) -> None:
         """Close the user's processors and connections."""
         for node in self.nodes.values():
@@ -402,4 +383,4 @@ class StageTask:
 
     def abandon_calls(self) -> None:
         """Let connections go, as the end of the process would; the user is not told."""
-        self._remotes.close()
+        self.remotes.close()

@@ -135,12 +135,13 @@ class StandbyStores:
         background: where they follow.
         clock: for resting.
         share: of a core that following may take.
+        held: those that this process has, by job, stage and task.
     """
 
     background: Background
     clock: Clock
     share: float = SHARE
-    _held: dict[StandbyKey, _Standby] = field(default_factory=dict)
+    held: dict[StandbyKey, _Standby] = field(default_factory=dict)
     _left_behind: list[_Standby] = field(default_factory=list)
     _pid: int = field(default_factory=os.getpid)
 
@@ -162,12 +163,12 @@ class StandbyStores:
             source: the committed segments up to it.
         """
         self._check_process()
-        held = self._held.get(key)
+        held = self.held.get(key)
         if held is not None and held.groups != groups:
             self.stop(key)
             held = None
         if held is None:
-            held = self._held[key] = _Standby(opened(), groups)
+            held = self.held[key] = _Standby(opened(), groups)
             held.reached = _last_position(held.state, target)
         self._look(key, held)
         cost = held.take_cost() if held.ticket is None else (0, 0)  # another thread adds to it
@@ -191,14 +192,14 @@ class StandbyStores:
     def keep(self, job: str, wanted: set[tuple[str, int]], stages: set[str]) -> None:
         """Stop the standbys of these stages that are not wanted here any more."""
         self._check_process()
-        for key in list(self._held):
+        for key in list(self.held):
             if key[0] == job and key[1] in stages and (key[1], key[2]) not in wanted:
                 self.stop(key)
 
     def stop(self, key: StandbyKey) -> None:
         """Release a standby's stores; when this returns, another may open them."""
         self._check_process()
-        held = self._held.pop(key, None)
+        held = self.held.pop(key, None)
         if held is None:
             return
         if held.ticket is not None:
@@ -210,7 +211,7 @@ class StandbyStores:
     def close(self) -> None:
         """Stop them all, and let no thread behind."""
         self._check_process()
-        for key in list(self._held):
+        for key in list(self.held):
             try:
                 self.stop(key)
             except HeadraceError:  # what is not flushed is read again
@@ -220,8 +221,8 @@ class StandbyStores:
     def _check_process(self) -> None:
         # After a fork the stores belong to the parent: they are left alone, not closed.
         if self._pid != os.getpid():
-            self._left_behind += self._held.values()
-            self._held = {}
+            self._left_behind += self.held.values()
+            self.held = {}
             self._pid = os.getpid()
 
 

@@ -197,7 +197,7 @@ class MapBatchesNode(BatchNode):
     def of(cls, operator: MapBatches, build: NodeContext) -> Self:
         """Return the node of an operator of a stage."""
         assert operator.function is not None
-        schema, limits = build.stage.schemas[operator.name], build.around.limits
+        schema, limits = build.stage.schemas[operator.name], build.runtime.limits
         return cls(operator.name, operator.function, schema, operator.uses, limits)
 
     def __init__(
@@ -275,7 +275,7 @@ class MessageNode(Node):
     ) -> Self:
         """Return the node of an operator of a stage."""
         source, schema = build.source_schema(operator), build.stage.schemas[operator.name]
-        return cls(operator, source=source, schema=schema, limits=build.around.limits)
+        return cls(operator, source=source, schema=schema, limits=build.runtime.limits)
 
     def __init__(
         self,
@@ -385,7 +385,7 @@ class SplitNode(Node):
     @classmethod
     def of(cls, operator: Split, build: NodeContext) -> Self:
         """Return the node of an operator of a stage."""
-        return cls(operator, build.source_schema(operator), build.around.limits)
+        return cls(operator, build.source_schema(operator), build.runtime.limits)
 
     def __init__(self, operator: Split, source: pa.Schema, limits: CallLimits = NO_LIMITS) -> None:
         super().__init__(operator.name)

@@ -433,7 +433,7 @@ class JoinStreamsNode(Node):
     @classmethod
     def of(cls, operator: JoinStreams, build: NodeContext) -> Self:
         """Return the node of an operator of a stage."""
-        return cls(operator, build.stage, build.stores, build.around.key_groups)
+        return cls(operator, build.stage, build.stores, build.runtime.key_groups)
 
     def __init__(
         self, operator: JoinStreams, stage: Stage, state: TaskState, key_groups: int

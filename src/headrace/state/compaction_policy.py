@@ -226,7 +226,8 @@ def decide_snapshot(
     expires: bool = False,
 ) -> SnapshotDecision:
     """Weigh a snapshot of everything against leaving it, by what a rebuild reads."""
-    held, changes = sum(run.bytes for run in snapshots), sum(run.bytes for run in segments)
+    held = sum([run.bytes for run in snapshots])
+    changes = sum([run.bytes for run in segments])
     live = live_bytes(snapshots, segments, state_bytes, expires=expires)
     return snapshot_decision(changes, held, live, len(snapshots) + len(segments))
 
@@ -244,8 +245,9 @@ def live_bytes(
     cannot have been overwritten since the snapshots counts as live in any case, and no more
     than what the files hold. Where entries live for a time only, it may have expired.
     """
-    held, changes = sum(run.bytes for run in snapshots), sum(run.bytes for run in segments)
-    rows = sum(run.rows for run in snapshots)
-    kept = max(0, rows - sum(run.rows for run in segments))
+    held = sum([run.bytes for run in snapshots])
+    changes = sum([run.bytes for run in segments])
+    rows = sum([run.rows for run in snapshots])
+    kept = max(0, rows - sum([run.rows for run in segments]))
     untouched = held * kept // rows if rows and not expires else 0
     return min(max(state_bytes, untouched), held + changes)

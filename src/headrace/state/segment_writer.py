@@ -160,7 +160,7 @@ class _SectionWriter:
     def _written(self, batch: pa.RecordBatch) -> list[Bytes]:
         chunks: list[Bytes] = [*encode_frame(batch)]
         self._digest.update(chunks[0])
-        self.end += sum(len(memoryview(chunk)) for chunk in chunks)
+        self.end += sum([len(memoryview(chunk)) for chunk in chunks])
         return chunks
 
     def _index(self, groups: UInt16s) -> None:

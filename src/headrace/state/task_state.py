@@ -163,7 +163,7 @@ class TableStores:
     @property
     def overlay_bytes(self) -> int:
         """How much memory the changes of the epoch take."""
-        return sum(table.overlay_bytes for table in self.tables.values())
+        return sum([table.overlay_bytes for table in self.tables.values()])
 
     @property
     def store_bytes(self) -> dict[str, int]:
@@ -358,17 +358,18 @@ class TaskState:
             backend.own(target.owner)
             if backend.is_damaged:
                 backend.clear()
-            if backend.position == target.position:
+            held = backend.position
+            if held == target.position:
                 if sealed is not None and not _changed_nothing(sealed, stores):
                     self._discard_objects(stores)
                 continue
-            self._refuse_older(backend.position, target.position)
-            if sealed is not None and _was_committed(sealed, target, backend.position):
+            self._refuse_older(held, target.position)
+            if sealed is not None and _was_committed(sealed, target, held):
                 assert sealed.changes is not None
                 own = {name: sealed.changes[name] for name in stores if name in sealed.changes}
                 backend.apply(own, target.position)
                 counts.from_memory = True
-                counts.entries += sum(len(keys) for keys, _ in own.values())
+                counts.entries += sum([len(keys) for keys, _ in own.values()])
                 continue
             self._discard_objects(stores)
             if stores[0] in self._unlogged:
@@ -456,8 +457,8 @@ class TaskState:
     @property
     def swept_ms(self) -> int:
         """The wall clock up to which expired entries were looked for; to be committed."""
-        stores = (store for store in self._stores.values() if isinstance(store, TtlStore))
-        return min((store.swept_ms for store in stores), default=NEVER_EXPIRED)
+        found = [one.swept_ms for one in self._stores.values() if isinstance(one, TtlStore)]
+        return min(found, default=NEVER_EXPIRED)
 
     def written(self, path: Path, checksum: int | None) -> None:
         """Learn which file holds what was sealed: tables continue there once it is committed."""
@@ -482,9 +483,12 @@ class TaskState:
     @property
     def overlay_bytes(self) -> int:
         """About how much memory the changes of the attempt take; end the epoch when too much."""
-        raw = sum(store.overlay_bytes for store in self._stores.values())
-        raw += self._tables.overlay_bytes
-        return raw + sum(objects.overlay_bytes for objects in self._objects.values())
+        size = self._tables.overlay_bytes
+        for store in self._stores.values():
+            size += store.overlay_bytes
+        for objects in self._objects.values():
+            size += objects.overlay_bytes
+        return size
 
     def counts(self) -> dict[str, int]:
         """Return what was found in memory and what was read since ``begin``, by name."""
@@ -494,14 +498,11 @@ class TaskState:
     @property
     def store_bytes(self) -> dict[str, int]:
         """About how many bytes the committed entries of each store with changelog take."""
-        logged = [backend for backend, names in self._backends.values() if self._logs(names)]
         found = self._tables.store_bytes
-        for backend in logged:
-            found |= backend.store_bytes()
+        for backend, names in self._backends.values():
+            if names[0] not in self._unlogged:
+                found |= backend.store_bytes()
         return found
-
-    def _logs(self, names: tuple[str, ...]) -> bool:
-        return names[0] not in self._unlogged
 
     def flush(self, *, wait: bool = True) -> None:
         """Make what was caught up survive a crash of this process without reading segments."""

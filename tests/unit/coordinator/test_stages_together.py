@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -196,3 +197,73 @@ def test_a_slot_lets_go_of_a_task_that_another_is_about_to_open() -> None:
     seats.left({1: ["a/1"]})
     seats.sit({"a/0": 0, "a/1": 0})
     assert seats.leaving({"a/0": 0, "a/1": 0}) == {}
+
+
+def following(
+    state: JobState, hosts: str, seats: StickyAssignment, copies: int = 0
+) -> EpochPlacement:
+    """Return the placing of an epoch whose driver remembers the seats."""
+    slots, context = slots_of(hosts), PlacementContext(PlacementRules(max_moves=100), seats)
+    return EpochPlacement(PLAN, state, slots, context, StandbyTracker(PLAN, state, slots, copies))
+
+
+def made_again(state: JobState, hosts: str, seats: StickyAssignment) -> EpochPlacement:
+    """Return the same, made from the beginning."""
+    forgetful = deepcopy(seats)
+    forgetful.standing = None
+    return following(state, hosts, forgetful)
+
+
+def all_of(placing: EpochPlacement) -> list[object]:
+    """Return all that an epoch asks of a placing."""
+    stages = PLAN.stages
+    places = [(placing.of(stage).slots, placing.of(stage).hosts) for stage in stages]
+    moved = [placing.moved(stage) for stage in KEYED]
+    return [places, moved, placing.leaving(), placing.moves, placing.counts, placing.is_settled]
+
+
+@pytest.mark.parametrize("hosts", ["abcd", "aabb", "abbbccd", "aaaa"])
+def test_a_placement_that_stands_is_the_one_that_would_be_made_again(hosts: str) -> None:
+    seats = StickyAssignment()
+    first = following(new_job(), hosts, seats)
+    first.seated(first.leaving())
+    state = after(new_job(), first)
+    for _ in range(3):
+        next_one = following(state, hosts, seats)
+        assert all_of(next_one) == all_of(made_again(state, hosts, seats))
+        assert next_one.is_settled
+        next_one.seated(next_one.leaving())
+        assert seats.standing is not None
+
+
+@pytest.mark.parametrize("what", ["drained", "slot lost", "slot new", "elsewhere", "no state"])
+def test_a_placement_stands_no_more_when_something_changes(what: str) -> None:
+    hosts, seats = "aabbc", StickyAssignment()
+    first = following(new_job(), hosts, seats)
+    first.seated(first.leaving())
+    state = after(new_job(), first)
+    name = f"{KEYED[0].name}/0"
+    tasks = dict(state.tasks)
+    if what == "drained":
+        drained = {"a": HostState("", 2, drained=True), "b": HostState("", 2)}
+        state = msgspec.structs.replace(state, hosts=drained)
+    elif what == "slot lost":
+        hosts = "aabb"
+    elif what == "slot new":
+        hosts = "aabbcd"
+    elif what == "elsewhere":
+        other = "b" if tasks[name].host != "b" else "a"
+        tasks[name] = msgspec.structs.replace(tasks[name], host=other)
+    else:
+        del tasks[name]
+    state = msgspec.structs.replace(state, tasks=tasks)
+    found = following(state, hosts, seats)
+    assert all_of(found) == all_of(made_again(state, hosts, seats))
+    assert all_of(found) != all_of(first)
+
+
+def test_a_placement_with_standbys_is_made_in_each_epoch() -> None:
+    seats = StickyAssignment()
+    first = following(new_job(), "abc", seats, copies=1)
+    first.seated(first.leaving())
+    assert seats.standing is None

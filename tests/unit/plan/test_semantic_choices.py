@@ -20,7 +20,6 @@ from tests.support.plans import (
     explain,
     mermaid,
     plan,
-    plan_commit_actions,
 )
 
 import headrace as hr
@@ -107,7 +106,7 @@ def test_who_says_which() -> None:
 
 
 def test_without_anything_said_an_epoch_is_one_manifest() -> None:
-    assert [set(act.saves) for act in plan_commit_actions(planned(job()))] == [
+    assert [set(act.saves) for act in planned(job()).commit_actions] == [
         {CommitStep.STATE, CommitStep.OFFSETS}
     ]
     assert "commits in steps" not in explain(planned(job()))

@@ -100,7 +100,7 @@ def failing(message: Any) -> int:
         ),
         (failing, 0, "raised ZeroDivisionError: division by zero"),
         (lambda _: 1.5, 0, "returned 1.5 as event time; expected milliseconds"),
-        (lambda message: message.second or None, 0, "is null; put such"),
+        (lambda message: message.second or None, 0, "is null; fix such"),
         (
             hr.col("second").cast(str).str.to_integer() - 62_135_596_800_005,
             0,

@@ -54,7 +54,7 @@ Common = tuple[str, Aggregation, PartialTable[Any], pa.Schema, int]
 
 def aggregate_node(operator: Aggregating, build: NodeContext) -> Node:
     """Return the node of an operator over the state of a task."""
-    stage, state, key_groups = build.stage, build.stores, build.around.key_groups
+    stage, state, key_groups = build.stage, build.stores, build.runtime.key_groups
     aggregation = aggregation_of(stage, operator)
     table: PartialTable[Any]
     if operator.store.kind == COLUMNAR:
