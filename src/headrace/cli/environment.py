@@ -377,13 +377,6 @@ def version(as_json: Json = False) -> None:
         )
 
 
-def show_version(is_wanted: bool) -> None:
-    """Do for ``headrace --version`` what ``headrace version`` does, and end."""
-    if is_wanted:
-        version()
-        raise typer.Exit
-
-
 def _installed(name: str) -> str | None:
     try:
         return metadata.version(name)

@@ -22,6 +22,7 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+import headrace.control.status_schema  # noqa: F401 - what the models' annotations name
 from headrace import plugins
 from headrace.config import Explanation
 from headrace.control.alert_rules import RuleStatus

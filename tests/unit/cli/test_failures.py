@@ -138,12 +138,15 @@ def test_the_command_loads_nothing_heavy() -> None:
             "bus ls",
             [
                 *(".cli.jobs.commands", ".cli.cluster", ".graph", ".state", ".coordinator"),
-                *("pyarrow.compute", "polars", "pandas", "rocksdict", "asyncio"),
+                *("pyarrow.compute", "polars", "pandas", "rocksdict", "asyncio", "pydantic"),
             ],
         ),
         (
             "run word_job.py --standalone --bounded",
-            ["fastapi", "uvicorn", ".cli.cluster", ".sql", "pyspark", "py4j", "prometheus_client"],
+            [
+                *("fastapi", "uvicorn", ".cli.cluster", ".sql", "pyspark", "py4j", "pydantic"),
+                "prometheus_client",
+            ],
         ),
     ],
 )
