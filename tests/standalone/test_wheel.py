@@ -117,7 +117,7 @@ def test_the_api_of_a_driver_answers_without_an_extra(core: Environment) -> None
         try:
             until(lambda: any((home / "jobs").glob("clicks/control.json")), "the API of the driver")
             environ = {**core.variables(), "HEADRACE_HOME": str(home)}
-            asking = [core.programs / "python", "asking.py"]
+            asking = [str(core.programs / "python"), "asking.py"]
             asked = subprocess.run(
                 asking, cwd=core.work, env=environ, capture_output=True, text=True, check=True
             )

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -69,7 +69,8 @@ Plain = str | int | float | bool | None
 if TYPE_CHECKING:  # status_schema gives them to this module: a short run goes without pydantic
     from pydantic import Field
 
-    from headrace.control.status_schema import Hidden
+    _Kind = TypeVar("_Kind")
+    Hidden = Annotated[_Kind, Field(exclude=True)]
 
 
 @dataclass(frozen=True)
