@@ -22,6 +22,7 @@ import json
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def run(kind: str, home: Path, name: str) -> dict[str, float]:
     settings = bench_settings(home, tasks=PARTITIONS, max_rows=1 << 40, bounded=True)
     if kind == "files":
         found = {"in": {"files": f"{files}/*.parquet", "partitions": PARTITIONS}}
-        settings = settings.model_copy(update={"inputs": read_inputs(found)})
+        settings = replace(settings, inputs=read_inputs(found))
     before, start = snapshot(), time.perf_counter()
     run_job(job, settings, on_start=lambda driver: begun.append(time.perf_counter()))
     seconds = time.perf_counter() - start

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,9 @@ def settings_of(home: Path, way: str, **how: Any) -> Any:
     if way == "spark":
         return made
     kind, slots = WAYS[way]
-    job = made.job.model_copy(update={"slots": slots})
-    standalone = made.standalone.model_copy(update={"workers": kind})
-    return made.model_copy(update={"job": job, "standalone": standalone})
+    job = replace(made.job, slots=slots)
+    standalone = replace(made.standalone, workers=kind)
+    return replace(made, job=job, standalone=standalone)
 
 
 def run(way: str, job: Any, settings: Any, **told: Any) -> None:

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 # A JVM crashes where its archive is cut off, so it appears whole.
 if JAVA_HOME=$(cat .venv/java-home) PYSPARK_PYTHON=$PWD/.venv/bin/python SPARK_LOCAL_IP=127.0.0.1 \
     SPARK_SUBMIT_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ArchiveClassesAtExit=$work/spark.jsa" \
-    .venv/bin/python tools/spark_classes.py "$work" >"$work/log" 2>&1 </dev/null &&
+    .venv/bin/python -m headrace.spark.class_archive "$work" >"$work/log" 2>&1 </dev/null &&
     mv "$work/spark.jsa" "$archive"; then
     exit 0
 fi

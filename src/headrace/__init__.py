@@ -141,7 +141,9 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("headrace")
     if name not in _HOMES:
-        raise AttributeError(f"module 'headrace' has no attribute {name!r}; it has {__all__}")
+        near = importlib.import_module("difflib").get_close_matches(name, __all__, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {__all__}"
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}; {hint}")
     module = importlib.import_module(_HOMES[name])
     value = module if module.__name__.endswith(f".{name}") else getattr(module, name)
     globals()[name] = value

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,7 +76,7 @@ class FromFiles(Batch):
                 said[operator.stream] = {
                     "files": str(folder), "partitions": stream.spec.partitions
                 }  # fmt: skip
-        self.settings = self.settings.model_copy(update={"inputs": read_inputs(said)})
+        self.settings = replace(self.settings, inputs=read_inputs(said))
         return super().finish()
 
 

@@ -48,9 +48,11 @@ def test_types_see_the_same_names_from_the_same_places() -> None:
     assert sorted(found) == headrace.__all__
 
 
-def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'Strem'; it has \['AsyncProcessor',"):
+def test_a_name_that_is_not_there_is_told_with_the_nearest_or_those_that_are() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Strem'; did you mean 'Stream'\?"):
         _ = headrace.Strem
+    with pytest.raises(AttributeError, match=r"no attribute 'qqqq'; it has \['AsyncProcessor',"):
+        _ = headrace.qqqq
 
 
 @pytest.mark.parametrize("package", ["graph", "plan"])

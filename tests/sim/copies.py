@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from tests.sim.world import World, make_job, model, rows_of
@@ -66,8 +67,8 @@ def on_another_host(driver: TestDriver, seed: int = 1) -> TestDriver:
     other.bus.close()
     other.bus, other.job = driver.bus, driver.job
     other.state_dir = lambda host: driver.home / "other-host"  # type: ignore[method-assign]
-    state = driver.settings.state.model_copy(update={"dir": driver.home / "other-host"})
-    other.settings = driver.settings.model_copy(update={"state": state})
+    state = replace(driver.settings.state, dir=driver.home / "other-host")
+    other.settings = replace(driver.settings, state=state)
     return other
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -402,7 +403,7 @@ def test_a_bounded_run_fills_tables_up_to_its_own_end() -> None:
 
 
 @pytest.mark.parametrize("order", ["even", "lagging"])
-def test_the_setting_says_in_which_order_inputs_are_read(order: str) -> None:
+def test_the_setting_says_in_which_order_inputs_are_read(order: Literal["even", "lagging"]) -> None:
     @hr.job("ordered")
     def job(g: hr.Graph) -> None:
         first, second = g.input("names"), g.input("plans")
@@ -410,8 +411,8 @@ def test_the_setting_says_in_which_order_inputs_are_read(order: str) -> None:
         second.send_to(g.output("second"))
 
     with opened(job, max_rows=10) as driver:
-        epoch = driver.settings.epoch.model_copy(update={"order": order})
-        driver.settings = driver.settings.model_copy(update={"epoch": epoch})
+        epoch = replace(driver.settings.epoch, order=order)
+        driver.settings = replace(driver.settings, epoch=epoch)
         driver.feed("names", [{"member": n} for n in range(20)])
         driver.feed("plans", [{"id": n} for n in range(50)])
         driver.advance()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from importlib import metadata
 
 import pytest
 from tests.support import wheels
+from tests.support.processes import until
 from tests.support.wheels import Environment
 
 from headrace.extras import EXTRAS
@@ -80,6 +83,51 @@ def test_the_core_stays_small(core: Environment) -> None:
 )
 def test_a_command_names_the_extra_it_lacks(core: Environment, words: str, told: str) -> None:
     assert told in refusal(core, *(word.replace("+", " ") for word in words.split()))
+
+
+ASKING = """\
+import sys
+from headrace.config import load_settings
+from headrace.control.client import client_of
+from headrace.errors import HeadraceError
+
+client = client_of(load_settings(), "clicks", 60)
+print(client.read("/v1/job").decode())
+try:
+    client.read("/v1/sql/tables")
+except HeadraceError as error:
+    print(str(error).replace("\\n", " "))
+"""
+
+
+@pytest.mark.slow
+def test_the_api_of_a_driver_answers_without_an_extra(core: Environment) -> None:
+    """What needs one says which, and ends neither the rest nor the run."""
+    home = core.work / "asked"
+    (core.work / "asking.py").write_text(ASKING)
+    columns = ("--schema", "page:string,at:timestamp", "--time", "at", "--key", "page")
+    core.done("headrace", "bus", "create", "clicks", *columns, "--home", home)
+    told = core.work / "told"
+    with told.open("w") as output:
+        words = ("run", "clicks.py", "--standalone", "--home", home, "--json")
+        running = subprocess.Popen(
+            [core.programs / "headrace", *words],
+            cwd=core.work, env=core.variables(), stdout=output, stderr=output,
+        )  # fmt: skip
+        try:
+            until(lambda: any((home / "jobs").glob("clicks/control.json")), "the API of the driver")
+            environ = {**core.variables(), "HEADRACE_HOME": str(home)}
+            asking = [str(core.programs / "python"), "asking.py"]
+            asked = subprocess.run(
+                asking, cwd=core.work, env=environ, capture_output=True, text=True, check=True
+            )
+        finally:
+            running.send_signal(signal.SIGINT)
+            code = running.wait(60)
+    job, refused = asked.stdout.splitlines()
+    assert json.loads(job)["status"] == "running"
+    assert 'pip install "headrace[sql]"' in refused
+    assert (code, "Traceback" in told.read_text()) == (130, False), told.read_text()
 
 
 NEEDING = """\

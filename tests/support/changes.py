@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -153,13 +154,13 @@ FILES = Files(sync=False)
 
 def with_settings(driver: TestDriver, section: str, **values: Any) -> None:
     """Change settings of a section, such as ``job``, from the next start of the driver on."""
-    part = getattr(driver.settings, section).model_copy(update=values)
-    driver.settings = driver.settings.model_copy(update={section: part})
+    part = replace(getattr(driver.settings, section), **values)
+    driver.settings = replace(driver.settings, **{section: part})
 
 
 def with_inputs(driver: TestDriver, **inputs: Mapping[str, Any]) -> None:
     """Say what stands for the streams that are read, as the tables ``[inputs.NAME]`` do."""
-    driver.settings = driver.settings.model_copy(update={"inputs": read_inputs(inputs)})
+    driver.settings = replace(driver.settings, inputs=read_inputs(inputs))
 
 
 def context_of(driver: TestDriver, bus: Bus | None = None) -> JobContext:

@@ -24,10 +24,11 @@ from headrace.control.driver_watch import DriverObservers
 from headrace.control.history import FOLDER, JobHistory
 from headrace.control.http_api import make_app
 from headrace.control.job_handle import DriverHandle
-from headrace.control.job_status import JobStatus, job_names, job_status, status_json
+from headrace.control.job_status import JobStatus, job_names, job_status
 from headrace.control.live_job import LiveJob
 from headrace.control.metrics import TABLE, metrics_text
 from headrace.control.server import ControlServer
+from headrace.control.status_schema import status_json
 from headrace.coordinator.commands import Rescale
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis

@@ -302,7 +302,17 @@ _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
-    config: Config = None, overrides: Set = None, as_json: Json = False, home: Home = None
+    config: Config = None,
+    overrides: Set = None,
+    archive_classes: Annotated[
+        bool,
+        typer.Option(
+            "--archive-classes",
+            help="First archive the classes that Spark loads, so that runs on Spark start sooner.",
+        ),
+    ] = False,
+    as_json: Json = False,
+    home: Home = None,
 ) -> None:
     """Check that this machine can run jobs.
 
@@ -311,11 +321,18 @@ def doctor(
     Each line is `ok`, `warn` or `fail`, the latter two with what to do. Exits with 1 if a check
     fails.
 
+    `--archive-classes` takes about half a minute, once for each version of Spark and Java. The file
+    is in `~/.cache/headrace`, or below `XDG_CACHE_HOME`, and can be removed.
+
+    Guide: spark.
+
     For example:
 
         headrace doctor --config job.toml
     """
     settings = settings_of(home, config, overrides)
+    if archive_classes:
+        _archive_classes(as_json=as_json)
     verdicts = Counter[str]()
     for finding in _findings(settings):
         verdicts[finding.verdict] += 1
@@ -324,6 +341,15 @@ def doctor(
         typer.echo(_sum(verdicts))
     if verdicts["fail"]:
         raise typer.Exit(1)
+
+
+def _archive_classes(*, as_json: bool) -> None:
+    archive = extras.load("headrace.spark.class_archive", "--archive-classes")
+    if not as_json:
+        typer.echo("archiving the classes that Spark loads, about half a minute")
+    file = archive.make_archive()
+    found = f"{file}: {size_text(file.stat().st_size)}"
+    _show(Finding("archive", "ok", found, ""), as_json=as_json)
 
 
 def _sum(verdicts: Counter[str]) -> str:
@@ -375,13 +401,6 @@ def version(as_json: Json = False) -> None:
         typer.echo(
             ", ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
         )
-
-
-def show_version(is_wanted: bool) -> None:
-    """Do for ``headrace --version`` what ``headrace version`` does, and end."""
-    if is_wanted:
-        version()
-        raise typer.Exit
 
 
 def _installed(name: str) -> str | None:

@@ -22,6 +22,7 @@ from typer.main import get_group
 from headrace import plugins
 from headrace.cli.failures import NO_READER, as_headrace_error, exit_code, record, show
 from headrace.cli.options import forget_home, home_of_failure, with_new_names
+from headrace.cli.parameters import take_plain_values
 from headrace.errors import InvalidInputError
 
 MARKUP: Literal["markdown"] = "markdown"
@@ -121,6 +122,7 @@ def _command(name: str, found: Any) -> Any:
     return get_group(host).commands[name]
 
 
+take_plain_values()
 app = typer.Typer(
     name="headrace",
     cls=Commands,
@@ -133,9 +135,11 @@ app = typer.Typer(
 
 
 def _show_version(value: bool) -> None:
-    from headrace.cli.environment import show_version
+    if value:  # each command asks, and few want to know
+        from headrace.cli.environment import version
 
-    show_version(value)
+        version()
+        raise typer.Exit
 
 
 @app.callback()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
 from headrace import redaction
-from headrace.config.sections import SPARK_TEXT, read_start
+from headrace.config.fields import Section, UnfitError, fields_of, setting
+from headrace.config.sections import read_start, spark_texts
 from headrace.errors import InvalidInputError
 
 FRAME = "dataframe"
@@ -20,7 +20,8 @@ _WHICH = ("dbtable", "query", "path", "subscribe", "subscribepattern", "assign")
 _LONG = 8
 
 
-class FrameSettings(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class FrameSettings(Section):
     """A DataFrame as Spark's readers make it, and what Spark SQL does to it.
 
     Args:
@@ -34,28 +35,24 @@ class FrameSettings(BaseModel):
         streaming: follow it by ``readStream``.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
-    )
+    format: str | None = setting(None)
+    load: str | None = setting(None)
+    table: str | None = setting(None)
+    columns: str | None = setting(None, alias="schema")
+    options: dict[str, str] = setting(factory=dict, read=spark_texts, is_shown=False)
+    where: str | None = setting(None)
+    select: str | None = setting(None)
+    streaming: bool = setting(False)
 
-    format: str | None = None
-    load: str | None = None
-    table: str | None = None
-    columns: str | None = Field(None, alias="schema")
-    options: dict[str, SPARK_TEXT] = Field(default_factory=dict, repr=False)
-    where: str | None = None
-    select: str | None = None
-    streaming: bool = False
-
-    @model_validator(mode="before")
     @classmethod
-    def _list_of_columns(cls, given: Any) -> Any:
-        if isinstance(given, dict) and isinstance(given.get("select"), list | tuple):
+    def read_given(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take a list of columns for ``select``, too."""
+        if isinstance(given.get("select"), list | tuple):
             return {**given, "select": ", ".join(map(str, given["select"]))}
         return given
 
-    @model_validator(mode="after")
-    def _one_place(self) -> FrameSettings:
+    def check(self) -> None:
+        """Refuse a frame that is in no place, or in two."""
         if self.table is not None:
             for name, value in (("format", self.format), ("load", self.load)):
                 if value is not None:
@@ -66,9 +63,8 @@ class FrameSettings(BaseModel):
             )
         for name in ("format", "load", "table", "columns", "where", "select"):
             if getattr(self, name) == "":
-                shown = FrameSettings.model_fields[name].alias or name
+                shown = fields_of(FrameSettings)[name].shown
                 raise ValueError(f"{shown} is empty; leave it out, or say what it is")
-        return self
 
     @property
     def text(self) -> str:
@@ -93,9 +89,7 @@ class FrameSettings(BaseModel):
         return RuntimeError(text)
 
 
-FRAME_FIELDS = tuple(
-    f"{FRAME}.{info.alias or name}" for name, info in FrameSettings.model_fields.items()
-)
+FRAME_FIELDS = tuple(f"{FRAME}.{info.shown}" for info in fields_of(FrameSettings).values())
 _SHOWN = tuple(field for field in FRAME_FIELDS if field != OPTIONS.rstrip("."))
 _KEY = re.compile(
     rf"(?P<input>.+?)\.(?P<field>{'|'.join(map(re.escape, FRAME_FIELDS))})(?P<option>\..+)?"
@@ -156,7 +150,8 @@ _GOES_WITH = {
 }
 
 
-class InputSettings(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class InputSettings(Section):
     """Where an input comes from, instead of all of the stream of its name.
 
     Args:
@@ -175,29 +170,22 @@ class InputSettings(BaseModel):
         to_offset: the same, exclusive.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True
-    )
+    files: tuple[str, ...] = setting(())
+    format: Literal["parquet", "csv", "jsonl"] | None = setting(None)
+    partitions: int | None = setting(None, least=1)
+    time: str | None = setting(None)
+    table: str | None = setting(None)
+    days: str | None = setting(None)
+    stream: str | None = setting(None)
+    dataframe: FrameSettings | None = setting(None)
+    begin: str | None = setting(None, alias="from")
+    end: str | None = setting(None, alias="to")
+    from_offset: tuple[int, ...] = setting(())
+    to_offset: tuple[int, ...] = setting(())
 
-    files: tuple[str, ...] = ()
-    format: Literal["parquet", "csv", "jsonl"] | None = None
-    partitions: int | None = Field(None, ge=1)
-    time: str | None = None
-    table: str | None = None
-    days: str | None = None
-    stream: str | None = None
-    dataframe: FrameSettings | None = None
-    begin: str | None = Field(None, alias="from")
-    end: str | None = Field(None, alias="to")
-    from_offset: tuple[int, ...] = ()
-    to_offset: tuple[int, ...] = ()
-
-    @model_validator(mode="before")
     @classmethod
-    def _one_or_several(cls, given: Any) -> Any:
-        """One path, or offset, need not be in a list; in text several are apart by commas."""
-        if not isinstance(given, dict):
-            return given
+    def read_given(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take one path, or offset, without a list; in text several are apart by commas."""
         read = dict(given)
         for name in ("files", "from_offset", "to_offset"):
             value = read.get(name)
@@ -212,8 +200,8 @@ class InputSettings(BaseModel):
                 read[name] = read[name].isoformat()
         return read
 
-    @model_validator(mode="after")
-    def _one_kind(self) -> InputSettings:
+    def check(self) -> None:
+        """Refuse what says nothing, or says it of two kinds, or of another kind."""
         kinds = [name for name in ("files", "table", "stream", FRAME) if getattr(self, name)]
         if len(kinds) > 1:
             raise ValueError(f"{' and '.join(kinds)} are given; expected one of them")
@@ -236,7 +224,6 @@ class InputSettings(BaseModel):
             raise ValueError("files has an empty path; expected paths, patterns or addresses")
         if any(offset < 0 for offset in (*self.from_offset, *self.to_offset)):
             raise ValueError("offsets begin at 0, found one below it")
-        return self
 
     @property
     def begin_ms(self) -> int | None:
@@ -268,7 +255,7 @@ class InputSettings(BaseModel):
         return ", ".join(said)
 
 
-_PLAIN = [info.alias or name for name, info in InputSettings.model_fields.items() if name != FRAME]
+_PLAIN = [info.shown for info in fields_of(InputSettings).values() if info.name != FRAME]
 FIELDS = (*_PLAIN, *FRAME_FIELDS)
 """What may be said of an input; below ``dataframe.options`` all that Spark takes."""
 
@@ -294,11 +281,8 @@ def read_inputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSettin
     found = {}
     for name, fields in given.items():
         try:
-            found[name] = InputSettings.model_validate(nested(dict(fields)))
-        except ValidationError as error:
-            first = error.errors()[0]
-            parts = (part for part in first["loc"] if isinstance(part, str))
-            where = ".".join([INPUT_KEY + name, *parts])
-            reason = str(first["msg"]).removeprefix("Value error, ")
-            raise InvalidInputError(f"setting {where}: {reason}") from error
+            found[name] = InputSettings.of(nested(dict(fields)), is_text=True)
+        except UnfitError as error:
+            where = ".".join([INPUT_KEY + name, *error.at])
+            raise InvalidInputError(f"setting {where}: {error.reason}") from None
     return found

@@ -13,14 +13,13 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
 from headrace import redaction
 from headrace.config import samza
+from headrace.config.fields import UnfitError, fit
 from headrace.config.inputs import (
     FIELDS,
     FRAME,
@@ -30,7 +29,7 @@ from headrace.config.inputs import (
     split_key,
     without_secret,
 )
-from headrace.config.sections import SPARK_TEXT
+from headrace.config.sections import spark_text
 from headrace.config.settings import (
     LEAVES,
     OPEN_KEY,
@@ -46,7 +45,6 @@ _RENAMED = {"job.host_wait_s": "placement.wait_s"}
 _NO_SETTINGS = ("HEADRACE_HOME", "HEADRACE_STATE_DIR")
 _DOUBLED = {f"HEADRACE__{key.replace('.', '__').upper()}" for key in LEAVES if "." in key}
 _SHOWN = 80
-_QUIET = ConfigDict(hide_input_in_errors=True)
 _ENVIRONMENT = "environment "
 ON_COMMAND = "--set "
 """What the place of a value begins with that was given on the command."""
@@ -127,11 +125,10 @@ def load_settings(
     if INPUTS in tree:
         tree[INPUTS] = read_inputs(tree[INPUTS])
     try:
-        settings = Settings.model_validate(tree)
-    except ValidationError as error:
-        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        raise InvalidInputError(reason) from error
-    return settings.with_sources({key: entry.source for key, entry in given.items()})
+        settings = Settings.of(tree)
+    except UnfitError as error:
+        raise InvalidInputError(error.reason) from None
+    return replace(settings, sources={key: entry.source for key, entry in given.items()})
 
 
 def _translated(key: str, entry: _SourcedValue) -> tuple[str, _SourcedValue]:
@@ -212,24 +209,23 @@ def _refuse_unknown(key: str, entry: _SourcedValue) -> None:
 
 def _checked(key: str, entry: _SourcedValue) -> Any:
     """Return a value as its setting's type; text is read, TOML must have the type already."""
-    if key.startswith(OPEN_KEY):
-        kind: Any = SPARK_TEXT
-    else:
-        section, name = LEAVES[key]
-        kind = section.model_fields[name].rebuild_annotation()
+    info = None if key.startswith(OPEN_KEY) else LEAVES[key]
+    kind = str if info is None else info.kind
     value = entry.value
     if entry.is_text and value == "none" and type_name(kind).endswith(", or none"):
         return None
     try:
-        return TypeAdapter(kind, config=_QUIET).validate_python(value, strict=not entry.is_text)
-    except ValidationError as error:
-        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        if info is None:
+            return fit(kind, spark_text(value))
+        return info.fit(value, is_text=entry.is_text)
+    except UnfitError as error:
+        # That another type is expected is said already.
+        reason = "" if error.reason.startswith("expected ") else f": {error.reason}"
         raise InvalidInputError(
             f"setting {key} from {entry.source}: found {_short(key, value)}, expected "
-            f"{type_name(kind)}: "
-            f"{reason[0].lower()}{reason[1:]}",
+            f"{type_name(kind)}{reason}",
             setting=key,
-        ) from error
+        ) from None
 
 
 def _short(key: str, value: object) -> str:

@@ -1,7 +1,7 @@
 """Groups of settings with rules of their own.
 
-Durability, start positions, alerts, traces, bus and warehouse. ``Section`` is what all groups
-have in common. ``settings`` joins them into the tree.
+Durability, start positions, alerts, traces, bus and warehouse. ``settings`` joins them into the
+tree.
 """
 
 from __future__ import annotations
@@ -12,39 +12,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-
+from headrace.config.fields import Section, UnfitError, setting
 from headrace.durations import duration_ms, duration_text, moment_ms
 from headrace.errors import InvalidInputError
 
 MIB = 1 << 20
 
 
-class Section(BaseModel):
-    """What all groups of settings have: frozen, and closed to unknown names."""
-
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, hide_input_in_errors=True
-    )
-
-
-def _absolute(path: object) -> object:
+def absolute(path: object) -> object:
+    """Return a folder of a setting from the root on; what is no path as it is."""
     return Path(path).expanduser().absolute() if isinstance(path, str | Path) else path
 
 
-Folder = Annotated[Path, BeforeValidator(_absolute)]
-
-
-def _spark_text(value: object) -> object:
+def spark_text(value: object) -> object:
+    """Return what Spark takes for its settings and options: text, numbers, true and false."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
 
 
-SPARK_TEXT = Annotated[str, BeforeValidator(_spark_text)]
-"""What Spark takes for its settings and options: text, numbers, true and false."""
+def spark_texts(table: object) -> object:
+    """Return a table of these; what is none as it is."""
+    if not isinstance(table, Mapping):
+        return table
+    return {name: spark_text(value) for name, value in table.items()}
 
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -147,7 +140,8 @@ def _milliseconds(value: object) -> object:
     return duration_ms(value, "for", least=0) if isinstance(value, str) else value
 
 
-class AlertRule(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class AlertRule(Section):
     """One rule: what is watched, from where on it is too much, for how long, and who gets it.
 
     ``above`` counts rows of lag, starts of drivers, or epochs that the last standby is behind. A
@@ -155,16 +149,14 @@ class AlertRule(BaseModel):
     which starts are counted. Without ``to`` it tells the log, and whatever else ``alerts`` names.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    name: str = setting(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+    kind: Kind = setting()
+    above: int | None = setting(None, least=0)
+    for_ms: int = setting(0, alias="for", least=0, read=_milliseconds)
+    to: tuple[Place, ...] | None = setting(None)
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
-    kind: Kind
-    above: int | None = Field(None, ge=0)
-    for_ms: Annotated[int, BeforeValidator(_milliseconds)] = Field(0, alias="for", ge=0)
-    to: tuple[Place, ...] | None = None
-
-    @model_validator(mode="after")
-    def _is_whole(self) -> AlertRule:
+    def check(self) -> None:
+        """Refuse a rule that lacks what its kind needs."""
         if self.kind in _COUNTED and self.above is None:
             raise ValueError(f"kind {self.kind} needs above, a number of {_COUNTED[self.kind]}")
         if self.kind not in _COUNTED and self.above is not None:
@@ -173,7 +165,6 @@ class AlertRule(BaseModel):
             raise ValueError(f'kind {self.kind} needs for, a duration such as "10m"')
         if self.to == ():
             raise ValueError("to is empty; name log, webhook or stream, or leave it out")
-        return self
 
     @property
     def text(self) -> str:
@@ -217,114 +208,120 @@ def _rule(number: int, found: object) -> AlertRule:
         return found
     if not isinstance(found, Mapping):
         raise ValueError(f"rule {number} is {found!r}; a table is expected")
-    given: dict[str, Any] = dict(found)
-    if isinstance(given.get("to"), list):
-        given["to"] = tuple(given["to"])
     try:
-        return AlertRule.model_validate(given, strict=True, by_name=False, by_alias=True)
-    except ValidationError as error:
-        which = f"rule {number} ({given['name']})" if given.get("name") else f"rule {number}"
+        return AlertRule.of(found)
+    except UnfitError as error:
+        which = f"rule {number} ({found['name']})" if found.get("name") else f"rule {number}"
         raise ValueError(f"{which}: {_reason(error)}") from error
 
 
-def _reason(error: ValidationError) -> str:
+def _reason(error: UnfitError) -> str:
     """Say what is wrong first, in the words of the rule."""
-    found = error.errors()[0]
-    where = ".".join(str(part) for part in found["loc"][:1])
-    if found["type"] == "extra_forbidden":
+    where = ".".join(error.at[:1])
+    if error.kind == "unknown":
         fields = ["name", "kind", "above", "for", "to"]
         return f"unknown {where}; expected {', '.join(fields)}"
-    if found["type"] == "missing":
+    if error.kind == "missing":
         return f"{where} is missing"
-    reason = str(found["msg"]).removeprefix("Value error, ")
-    return f"{where} is {found['input']!r}: {reason}" if where and "is '" not in reason else reason
+    reason = error.reason
+    return f"{where} is {error.value!r}: {reason}" if where and "is '" not in reason else reason
 
 
+@dataclass(frozen=True, kw_only=True)
 class ObserveSettings(Section):
     """What is looked at beside the results."""
 
-    hot_keys: bool = Field(
+    hot_keys: bool = setting(
         True, description="sample rows that go through `partition_by` to find its heaviest keys"
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class AlertSettings(Section):
     """What is wrong with a job, and who gets the alert."""
 
-    rules: Annotated[tuple[AlertRule, ...], BeforeValidator(read_rules)] = Field(
-        (), description="tables `[[alerts.rules]]`, or the same in JSON: when to alert"
+    rules: tuple[AlertRule, ...] = setting(
+        (), "tables `[[alerts.rules]]`, or the same in JSON: when to alert", read=read_rules
     )
-    webhook: str | None = Field(
+    webhook: str | None = setting(
         None,
         pattern=r"^https?://\S+$",
         description="URL that alerts are posted to as JSON; ${NAME} is taken from the environment",
     )
-    stream: str | None = Field(
+    stream: str | None = setting(
         None, min_length=1, description="stream that alerts are appended to, created if needed"
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class TracingSettings(Section):
     """OpenTelemetry traces of epochs."""
 
-    endpoint: str | None = Field(
+    endpoint: str | None = setting(
         None,
         pattern=r"^https?://\S+$",
         description="URL that traces of epochs are sent to by OTLP over HTTP, such as "
         "http://localhost:4318; none: no traces",
     )
-    sample: float = Field(1.0, ge=0, le=1, description="share of epochs that are traced")
+    sample: float = setting(1.0, least=0, most=1, description="share of epochs that are traced")
 
 
+@dataclass(frozen=True, kw_only=True)
 class BusSettings(Section):
     """How streams are written."""
 
-    fsync: Literal["always", "interval", "never"] = Field(
+    fsync: Literal["always", "interval", "never"] = setting(
         "always",
         description="when an append survives a power failure; always: at its return; "
         "interval: within the interval; never: when the system writes it. The "
         "death of a process loses nothing",
     )
-    fsync_interval_ms: int = Field(200, ge=1, description="the interval of fsync = interval")
-    segment_bytes: int = Field(64 * MIB, ge=4096, description="size at which a new file begins")
-    adopt_bytes: int = Field(
-        4 * MIB, ge=0, description="output segments of this size or more are adopted without a copy"
+    fsync_interval_ms: int = setting(200, least=1, description="the interval of fsync = interval")
+    segment_bytes: int = setting(
+        64 * MIB, least=4096, description="size at which a new file begins"
     )
-    compact_bytes: int = Field(
+    adopt_bytes: int = setting(
+        4 * MIB,
+        least=0,
+        description="output segments of this size or more are adopted without a copy",
+    )
+    compact_bytes: int = setting(
         64 * MIB,
-        ge=4096,
+        least=4096,
         description="least new bytes in a partition of a compacted stream before it is "
         "compacted automatically; there must also be as many as compacted ones",
     )
-    batch_bytes: int = Field(64 * MIB, ge=1024, description="largest batch of an append")
-    record_bytes: int = Field(8 * MIB, ge=64, description="largest record of an append")
-    seal_after_s: float = Field(
+    batch_bytes: int = setting(64 * MIB, least=1024, description="largest batch of an append")
+    record_bytes: int = setting(8 * MIB, least=64, description="largest record of an append")
+    seal_after_s: float = setting(
         10.0,
-        gt=0,
+        above=0,
         description="wait after which a frozen process that has the lock of a partition is "
         "kept out of it; it appends again when it wakes up",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class WarehouseSettings(Section):
     """Tables that jobs write by day."""
 
-    dir: Folder | None = Field(
+    dir: Path | None = setting(
         None,
+        read=absolute,
         description="folder of all tables, which the drivers' hosts can reach; none: "
         "warehouse, below home",
     )
-    file_bytes: int = Field(
+    file_bytes: int = setting(
         128 * MIB,
-        ge=1024,
+        least=1024,
         description="target size of a file of a day; files below half of it are merged",
     )
-    merge_files: int = Field(
-        32, ge=2, description="number of small files of an incomplete day that are merged"
+    merge_files: int = setting(
+        32, least=2, description="number of small files of an incomplete day that are merged"
     )
-    keep_s: float = Field(
+    keep_s: float = setting(
         3600.0,
-        ge=0,
+        least=0,
         description="how long merged or removed files are kept for readers that have already "
         "started",
     )

@@ -7,34 +7,26 @@ passed to constructors, never named here. Read ``sources`` for where values come
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-from pydantic import (
-    AfterValidator,
-    Field,
-    PrivateAttr,
-    field_validator,
-    model_validator,
-)
+from typing import Any, Literal
 
 from headrace import redaction
 from headrace.config import samza
+from headrace.config.fields import FieldInfo, Section, fields_of, setting
 from headrace.config.inputs import INPUTS, InputSettings
 from headrace.config.sections import (
     MIB,
-    SPARK_TEXT,
     AlertSettings,
     BusSettings,
     Durability,
-    Folder,
     ObserveSettings,
-    Section,
     TracingSettings,
     WarehouseSettings,
+    absolute,
     read_start,
+    spark_texts,
 )
 from headrace.errors import InvalidInputError
 
@@ -45,239 +37,247 @@ def _durability(value: str) -> str:
     return str(Durability.parse(value))
 
 
-DURABILITY = Annotated[str, AfterValidator(_durability)]
+def _start(value: str) -> str:
+    read_start(value, "job.start")
+    return value
+
+
 SEMANTICS = Literal["exactly_once", "at_least_once", "at_most_once"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class JobSettings(Section):
     """How a job is cut and how long it runs."""
 
-    tasks: int = Field(
+    tasks: int = setting(
         4,
-        ge=1,
+        least=1,
         description="tasks of each keyed stage of a new job, unless its `partition_by` says "
         "otherwise; change them later with `jobs rescale`",
     )
-    key_groups: int = Field(
-        512, ge=1, le=1 << 15, description="hash ranges of keys, fixed when a job is created"
+    key_groups: int = setting(
+        512, least=1, most=1 << 15, description="hash ranges of keys, fixed when a job is created"
     )
-    slots: int | None = Field(
-        None, ge=1, description="cores that run tasks at the same time; none: all of the master"
+    slots: int | None = setting(
+        None, least=1, description="cores that run tasks at the same time; none: all of the master"
     )
-    start: str = Field(
+    start: str = setting(
         "earliest",
+        read=_start,
         description="where a new job starts to read inputs without a start of their own: "
         "earliest, latest, or an event time such as 2013-01-31T05:15",
     )
-    bounded: bool = Field(False, description="stop at the end that the inputs have at the start")
-    replace_outputs: bool = Field(
+    bounded: bool = setting(False, description="stop at the end that the inputs have at the start")
+    replace_outputs: bool = setting(
         False,
         description="when a bounded job that has ended runs again, first remove the rows of "
         "its output streams; false: append the new results",
     )
-    dead_letters: str | None = Field(
+    dead_letters: str | None = setting(
         None, min_length=1, description="stream of dead letters; none: the job's name and .dead"
     )
-    call_timeout_s: float | None = Field(
+    call_timeout_s: float | None = setting(
         300.0,
-        gt=0,
+        above=0,
         description="time limit of one call of a function of the job; none: no limit",
     )
-    slot_silence_s: float | None = Field(
+    slot_silence_s: float | None = setting(
         3.0,
-        gt=0,
+        above=0,
         description="how long a slot can be silent before its host counts as frozen and its "
         "tasks move; none: no limit",
     )
-    rows_per_message: int = Field(
+    rows_per_message: int = setting(
         1_000_000,
-        ge=1,
+        least=1,
         description="most messages that flat_map or process can make of one message",
     )
-    max_concurrency: int = Field(
+    max_concurrency: int = setting(
         1,
-        ge=1,
+        least=1,
         description="most open calls of an asynchronous processor in a task, unless the "
         "operator says otherwise",
     )
-    threads: int = Field(
+    threads: int = setting(
         0,
-        ge=0,
+        least=0,
         description="threads of each process that run plain processors; 0: none, one task "
         "after the other",
     )
 
-    state_semantics: SEMANTICS = Field(
+    state_semantics: SEMANTICS = setting(
         "exactly_once",
         description="how often an input record counts in the state after failures, for jobs "
         "without semantics in their code",
     )
-    output_semantics: SEMANTICS | None = Field(
+    output_semantics: SEMANTICS | None = setting(
         None,
         description="how often a result appears after failures, for outputs without semantics "
         "in the code; none: as the state",
     )
 
-    @field_validator("start")
-    @classmethod
-    def _start_can_be_read(cls, value: str) -> str:
-        read_start(value, "job.start")
-        return value
-
-    @model_validator(mode="after")
-    def _tasks_have_groups(self) -> JobSettings:
+    def check(self) -> None:
+        """Refuse tasks that no key groups are left for."""
         if self.tasks > self.key_groups:
             raise ValueError(
                 f"job.tasks is {self.tasks} but job.key_groups is {self.key_groups}; "
                 "a task needs at least one key group"
             )
-        return self
 
 
+@dataclass(frozen=True, kw_only=True)
 class EpochSettings(Section):
     """How large and how frequent epochs are."""
 
-    interval_ms: int = Field(0, ge=0, description="least time between the starts of two epochs")
-    max_rows: int = Field(
-        8_000_000, ge=1, description="most input rows of an epoch, over all inputs"
+    interval_ms: int = setting(
+        0, least=0, description="least time between the starts of two epochs"
     )
-    max_bytes: int = Field(
-        1024 * MIB, ge=1, description="most input bytes of an epoch, over all inputs"
+    max_rows: int = setting(
+        8_000_000, least=1, description="most input rows of an epoch, over all inputs"
     )
-    timeout_s: float = Field(
-        600.0, gt=0, description="time after which an epoch reads no more input and ends"
+    max_bytes: int = setting(
+        1024 * MIB, least=1, description="most input bytes of an epoch, over all inputs"
     )
-    clock_jump_s: float | None = Field(
+    timeout_s: float = setting(
+        600.0, above=0, description="time after which an epoch reads no more input and ends"
+    )
+    clock_jump_s: float | None = setting(
         60.0,
-        gt=0,
+        above=0,
         description="largest difference between the clock and the time that has passed; beyond it "
         "the clock is not believed until it is right again or `jobs accept-clock` accepts it; "
         "none: it always is",
     )
-    calls_ms: int = Field(
+    calls_ms: int = setting(
         10_000,
-        ge=1,
+        least=1,
         description="how long an epoch begins asynchronous calls; it commits those that have "
         "completed",
     )
-    wait_ms: int = Field(
+    wait_ms: int = setting(
         1000,
-        ge=0,
+        least=0,
         description="how long an epoch waits for open asynchronous calls while none "
         "completes; they continue in the next epoch",
     )
-    max_waiting: int = Field(
+    max_waiting: int = setting(
         100_000,
-        ge=0,
+        least=0,
         description="messages that can wait for asynchronous calls from one epoch to the "
         "next; while more wait, no input is read",
     )
-    tick_ms: int = Field(
-        100, ge=1, description="how often an idle job checks for new input and due deadlines"
+    tick_ms: int = setting(
+        100, least=1, description="how often an idle job checks for new input and due deadlines"
     )
-    order: Literal["even", "lagging"] = Field(
+    order: Literal["even", "lagging"] = setting(
         "even",
         description="how inputs of the same priority share an epoch; even: equally; lagging: "
         "the input with the oldest watermark first",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class StateSettings(Section):
     """Where keyed state lives, and how much of an epoch's changes is held."""
 
-    dir: Folder | None = Field(
-        None, description="folder on a local disk of each host; none: state, below home"
+    dir: Path | None = setting(
+        None,
+        read=absolute,
+        description="folder on a local disk of each host; none: state, below home",
     )
-    overlay_bytes: int = Field(
+    overlay_bytes: int = setting(
         128 * MIB,
-        ge=1,
+        least=1,
         description="changes that a task can hold in an epoch; if a task holds more, the next "
         "epochs are smaller",
     )
-    cache_bytes: int = Field(
+    cache_bytes: int = setting(
         256 * MIB,
-        ge=0,
+        least=0,
         description="approximate size of the values of key-value stores that a process keeps "
         "between epochs",
     )
-    block_cache_bytes: int = Field(
+    block_cache_bytes: int = setting(
         128 * MIB,
-        ge=0,
+        least=0,
         description="blocks, indexes and filters of RocksDB stores that a process keeps, "
         "including data not yet written to files",
     )
-    write_buffer_bytes: int = Field(
+    write_buffer_bytes: int = setting(
         96 * MIB,
-        ge=1 * MIB,
+        least=1 * MIB,
         description="entries of RocksDB stores that a process has not yet written to files",
     )
-    keep_epochs: int = Field(
+    keep_epochs: int = setting(
         100,
-        ge=0,
+        least=0,
         description="epochs before the last one whose state `state` commands can read; files "
         "that only they need are kept as long",
     )
-    keep_bytes: int = Field(
+    keep_bytes: int = setting(
         1024 * MIB,
-        ge=0,
+        least=0,
         description="most bytes of files that only kept epochs need; if they need more, fewer "
         "epochs are kept",
     )
-    durability: DURABILITY = Field(
+    durability: str = setting(
         "epoch",
+        read=_durability,
         description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with "
         "a copy in job_dir every 30 s",
     )
-    recovery_timeout_s: float = Field(
-        300.0, gt=0, description="time without progress after which the recovery of a task fails"
+    recovery_timeout_s: float = setting(
+        300.0, above=0, description="time without progress after which the recovery of a task fails"
     )
-    disk_wait_s: float | None = Field(
+    disk_wait_s: float | None = setting(
         None,
-        ge=0,
+        least=0,
         description="how long a job waits for space on a full disk, or for a sink that does "
         "not answer, before it fails; none: until it is stopped",
     )
-    keep_unused_s: float = Field(
+    keep_unused_s: float = setting(
         86_400.0,
-        ge=0,
+        least=0,
         description="how long the local state of deleted jobs and former tasks is kept",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class PlacementSettings(Section):
     """Which host runs which task."""
 
-    affinity: Literal["strict", "best-effort", "none"] = Field(
+    affinity: Literal["strict", "best-effort", "none"] = setting(
         "strict",
         description="of tasks for the host with their state; strict: wait for a lost host "
         "before its tasks move; best-effort: move them at once; none: divide "
         "tasks evenly, wherever they were",
     )
-    wait_s: float = Field(
-        5.0, ge=0, description="how long to wait for a lost host, with strict affinity"
+    wait_s: float = setting(
+        5.0, least=0, description="how long to wait for a lost host, with strict affinity"
     )
-    max_moves: int = Field(
+    max_moves: int = setting(
         4,
-        ge=1,
+        least=1,
         description="most tasks with state that leave an available host in one epoch, to a "
         "new or returned host, or because theirs is drained",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class StandbySettings(Section):
     """Copies of RocksDB stores that are kept up to date on other hosts."""
 
-    enabled: bool = Field(
+    enabled: bool = setting(
         False,
         description="keep standbys, copies of tasks' RocksDB stores on other hosts, for failover",
     )
-    copies: int = Field(
+    copies: int = setting(
         1,
-        ge=1,
+        least=1,
         description="standbys of each task, each on its own host, if there are enough hosts",
     )
-    share: float = Field(
-        0.5, gt=0, le=1, description="share of a core that the standbys of a process can use"
+    share: float = setting(
+        0.5, above=0, most=1, description="share of a core that the standbys of a process can use"
     )
 
     @property
@@ -286,23 +286,25 @@ class StandbySettings(Section):
         return self.copies if self.enabled else 0
 
 
+@dataclass(frozen=True, kw_only=True)
 class ControlSettings(Section):
     """The HTTP API of a running driver."""
 
-    enabled: bool = Field(True, description="serve the HTTP API while `headrace run` runs a job")
-    host: str = Field("127.0.0.1", min_length=1, description="address to listen on")
-    port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: any free port")
-    token_file: Path | None = Field(
+    enabled: bool = setting(True, description="serve the HTTP API while `headrace run` runs a job")
+    host: str = setting("127.0.0.1", min_length=1, description="address to listen on")
+    port: int = setting(0, least=0, most=65535, description="port to listen on; 0: any free port")
+    token_file: Path | None = setting(
         None,
         description="file with the token that requests must bring, read when a driver starts; "
         "unset: each driver makes one of its own",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class RemoteSettings(Section):
     """Where stores of kind ``remote`` are."""
 
-    url: str | None = Field(
+    url: str | None = setting(
         None,
         description="Redis server of remote stores without a URL of their own, as "
         "redis://host:6379/0; ${NAME} is taken from the environment of the "
@@ -310,38 +312,40 @@ class RemoteSettings(Section):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class StandaloneSettings(Section):
     """Jobs inside Python processes, without Spark."""
 
-    workers: Literal["auto", "threads", "processes"] = Field(
+    workers: Literal["auto", "threads", "processes"] = setting(
         "auto",
         description="what slots are: threads of the process, or child processes; auto: a "
         "thread for one slot, child processes for several",
     )
-    host: str = Field(
+    host: str = setting(
         "127.0.0.1",
         min_length=1,
         description="address at which processes that share a job reach the one that drives "
         "it; set a network address if they are on several hosts",
     )
-    lease_s: float = Field(
+    lease_s: float = setting(
         5.0,
-        ge=0.5,
+        least=0.5,
         description="time without a heartbeat after which a process that shares a job counts "
         "as lost, also the one that drives it",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class SparkSettings(Section):
     """Which Spark runs the slots, and how the driver calls it."""
 
-    master: str = Field("local[*]", min_length=1, description="Spark master, as Spark names it")
-    loop: Literal["direct", "query"] = Field(
+    master: str = setting("local[*]", min_length=1, description="Spark master, as Spark names it")
+    loop: Literal["direct", "query"] = setting(
         "direct",
         description="deprecated, without effect: the driver's own loop drives epochs; leave it out",
     )
-    conf: dict[str, SPARK_TEXT] = Field(
-        default_factory=dict, description="other Spark settings, passed on unchanged"
+    conf: dict[str, str] = setting(
+        factory=dict, read=spark_texts, description="other Spark settings, passed on unchanged"
     )
 
 
@@ -364,50 +368,41 @@ class Explanation:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class Settings(Section):
     """The whole tree."""
 
-    home: Folder = Field(
-        Path(".headrace"), description="folder of the embedded bus, jobs and state"
+    home: Path = setting(
+        Path(".headrace"), read=absolute, description="folder of the embedded bus, jobs and state"
     )
-    job: JobSettings = JobSettings()
-    epoch: EpochSettings = EpochSettings()
-    state: StateSettings = StateSettings()
-    placement: PlacementSettings = PlacementSettings()
-    standby: StandbySettings = StandbySettings()
-    control: ControlSettings = ControlSettings()
-    observe: ObserveSettings = ObserveSettings()
-    alerts: AlertSettings = AlertSettings()
-    tracing: TracingSettings = TracingSettings()
-    bus: BusSettings = BusSettings()
-    warehouse: WarehouseSettings = WarehouseSettings()
-    inputs: dict[str, InputSettings] = Field(
-        default_factory=dict,
+    job: JobSettings = setting(JobSettings())
+    epoch: EpochSettings = setting(EpochSettings())
+    state: StateSettings = setting(StateSettings())
+    placement: PlacementSettings = setting(PlacementSettings())
+    standby: StandbySettings = setting(StandbySettings())
+    control: ControlSettings = setting(ControlSettings())
+    observe: ObserveSettings = setting(ObserveSettings())
+    alerts: AlertSettings = setting(AlertSettings())
+    tracing: TracingSettings = setting(TracingSettings())
+    bus: BusSettings = setting(BusSettings())
+    warehouse: WarehouseSettings = setting(WarehouseSettings())
+    inputs: dict[str, InputSettings] = setting(
+        factory=dict,
         description="tables `[inputs.NAME]`: what replaces a stream that jobs read",
     )
-    remote: RemoteSettings = RemoteSettings()
-    standalone: StandaloneSettings = StandaloneSettings()
-    spark: SparkSettings = SparkSettings()
-    _sources: dict[str, str] = PrivateAttr(default_factory=dict)
+    remote: RemoteSettings = setting(RemoteSettings())
+    standalone: StandaloneSettings = setting(StandaloneSettings())
+    spark: SparkSettings = setting(SparkSettings())
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Where the values come from that are not defaults, by key."""
 
-    def model_post_init(self, context: Any, /) -> None:
+    def check(self) -> None:
         """Hide the secrets in all that this process writes or shows."""
         for name in ("remote", "spark", "alerts", "tracing"):
-            redaction.remember_setting(name, getattr(self, name).model_dump(exclude={"rules"}))
+            redaction.remember_setting(name, {**vars(getattr(self, name)), "rules": ()})
         for one in self.inputs.values():
             if one.dataframe is not None:
-                redaction.remember_setting("", one.dataframe.model_dump())
-
-    def with_sources(self, sources: dict[str, str]) -> Settings:
-        """Return these settings, knowing where the values that are not defaults came from."""
-        copy = self.model_copy()
-        copy._sources = dict(sources)  # noqa: SLF001 - of its own class
-        return copy
-
-    @property
-    def sources(self) -> dict[str, str]:
-        """Where the values come from that are not defaults, by key."""
-        return dict(self._sources)
+                redaction.remember_setting("", vars(one.dataframe))
 
     @property
     def bus_dir(self) -> Path:
@@ -445,33 +440,30 @@ class Settings(Section):
         spark = key.startswith(OPEN_KEY)
         if not spark and key not in LEAVES:
             raise unknown_setting(key)
-        below = (place for part, place in self._sources.items() if part.startswith(f"{key}."))
-        source = self._sources.get(key) or "; ".join(dict.fromkeys(below)) or "default"
+        below = (place for part, place in self.sources.items() if part.startswith(f"{key}."))
+        source = self.sources.get(key) or "; ".join(dict.fromkeys(below)) or "default"
         if spark:
             value = self.spark.conf.get(key.removeprefix(OPEN_KEY), "unset")
             shown = redaction.shown(key, value)
             return Explanation(key, "text", "left to Spark", shown, source, "a setting of Spark")
-        section, name = LEAVES[key]
-        info = section.model_fields[name]
-        owner = self if section is Settings else getattr(self, key.partition(".")[0])
+        info, section = LEAVES[key], key.rpartition(".")[0]
+        owner = getattr(self, section) if section else self
         return Explanation(
             key,
-            type_name(info.annotation),
-            _shown(info.get_default(call_default_factory=True)),
-            redaction.shown(key, _shown(getattr(owner, name))),
+            type_name(info.kind),
+            _shown(info.default),
+            redaction.shown(key, _shown(getattr(owner, info.name))),
             source,
-            info.description or "",
+            info.setting.description,
         )
 
 
-def _leaves() -> Iterator[tuple[str, tuple[type[Section], str]]]:
-    for name, info in Settings.model_fields.items():
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            for inner in kind.model_fields:
-                yield f"{name}.{inner}", (kind, inner)
+def _leaves() -> Iterator[tuple[str, FieldInfo]]:
+    for name, info in fields_of(Settings).items():
+        if isinstance(info.kind, type) and issubclass(info.kind, Section):
+            yield from ((f"{name}.{one.name}", one) for one in fields_of(info.kind).values())
         else:
-            yield name, (Settings, name)
+            yield name, info
 
 
 LEAVES = dict(_leaves())

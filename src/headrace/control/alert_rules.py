@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
-from pydantic import Field
 
 from headrace.clock import Clock
 from headrace.config import AlertRule
 from headrace.durations import duration_text
 from headrace.errors import CorruptDataError
 from headrace.files import Files
+
+if TYPE_CHECKING:  # status_schema gives it to this module
+    from pydantic import Field
 
 CLOCK_RULE = AlertRule(name="clock", kind="clock_jump")
 """Looked at for every job whose rules have none of its kind."""

@@ -22,6 +22,7 @@ from pydantic import AliasPath, BaseModel, ConfigDict, Field, create_model
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+import headrace.control.status_schema  # noqa: F401 - what the models' annotations name
 from headrace import plugins
 from headrace.config import Explanation
 from headrace.control.alert_rules import RuleStatus
@@ -449,8 +450,23 @@ def make_app(live: LiveJob, token: str, handle: DriverHandle) -> FastAPI:
     add_status_routes(app, live)
     add_state_routes(app, live)
     for name in plugins.names(plugins.ROUTES):
-        plugins.load(plugins.ROUTES, name)(app, live)
+        try:
+            add_routes = plugins.load(plugins.ROUTES, name)
+        except InvalidInputError as error:  # such as an extra that is not installed
+            _add_missing(app, name, error.message)
+        else:
+            add_routes(app, live)
     return app
+
+
+def _add_missing(app: FastAPI, name: str, reason: str) -> None:
+    """Say why the routes of a plug-in are not there; all others are."""
+
+    def missing(rest: str = "") -> None:
+        raise InvalidInputError(reason)
+
+    for path in (f"/v1/{name}", f"/v1/{name}/{{rest:path}}"):
+        app.add_api_route(path, missing, include_in_schema=False)
 
 
 def _error_answer(request: Request, error: Exception) -> JSONResponse:

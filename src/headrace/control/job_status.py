@@ -2,7 +2,7 @@
 
 ``job_status`` makes it from the manifests and the files of a job, which need neither its code nor
 its driver. Where a driver answers, ``LiveJob.status`` makes it in the same way of the state that
-it holds, and adds what only a driver knows. ``status_json`` writes it. Times are in ms, UTC.
+it holds, and adds what only a driver knows. ``status_schema`` writes it. Times are in ms, UTC.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
-from pydantic import ConfigDict, Field, TypeAdapter
 
 from headrace.bus import Bus
 from headrace.clock import Clock
@@ -68,10 +66,11 @@ HOT_KEYS_FILE = "hot-keys.json"
 
 Plain = str | int | float | bool | None
 
-_Kind = TypeVar("_Kind")
+if TYPE_CHECKING:  # status_schema gives them to this module: a short run goes without pydantic
+    from pydantic import Field
 
-Hidden = Annotated[_Kind, Field(exclude=True)]
-"""A field that ``status_json`` leaves out."""
+    _Kind = TypeVar("_Kind")
+    Hidden = Annotated[_Kind, Field(exclude=True)]
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,7 @@ class StandbyTask:
 class TaskStatus:
     """One task: of a keyed stage, or one that reads a partition of an input."""
 
-    __pydantic_config__ = ConfigDict(json_schema_serialization_defaults_required=True)
+    __pydantic_config__: ClassVar[Any] = {"json_schema_serialization_defaults_required": True}
 
     task: Annotated[str, Field(description="STAGE/NUMBER, or INPUT/PARTITION")]
     host: Annotated[str, Field(description="empty: it goes to another with each epoch")] = ""
@@ -271,15 +270,17 @@ class HeavyKey:
 
 @dataclass(frozen=True)
 class HeavyKeys:
-    """The heaviest keys of one ``partition_by``, of a sample of its rows, heaviest first."""
+    """The heaviest keys of one ``partition_by``, of a sample of its rows, heaviest first.
+
+    ``rows`` are of all keys lately: what is a minute old counts half. ``too_low`` is the part of
+    all rows by which a share may be too low, ``tasks`` how many reported some.
+    """
 
     operator: str
     columns: tuple[str, ...]
-    rows: Annotated[
-        float, Field(description="of all keys lately; what is a minute old counts half")
-    ]
-    too_low: Annotated[float, Field(description="part of all rows by which a share may be too low")]
-    tasks: Annotated[int, Field(description="that reported some")]
+    rows: float
+    too_low: float
+    tasks: int
     at_ms: int
     keys: tuple[HeavyKey, ...]
 
@@ -460,16 +461,6 @@ def job_status(
         outputs=tuple(sorted({name for one in parts for name in one.catalog.outputs})),
         sinks=tuple(sink for one in parts for sink in _sinks(one)),
     )
-
-
-@cache
-def _adapter() -> TypeAdapter[JobStatus]:
-    return TypeAdapter(JobStatus)
-
-
-def status_json(status: JobStatus) -> dict[str, Any]:
-    """Return a status as the API and ``--json`` write it."""
-    return dict(_adapter().dump_python(status, mode="json"))
 
 
 def stage_statuses(state: JobState, wanted: Mapping[str, int]) -> Iterable[StageStatus]:

@@ -410,6 +410,10 @@ def given_aggregates(
     return found
 
 
+WINDOW_OPTIONS = ("allowed_lateness", "late", "updates", "early", "early_rows", "early_idle")
+"""Of ``hr.tumbling`` and the like; other libraries take some of them beside the window."""
+
+
 def checked_aggregates(
     wrong: list[str], method: str, aggregates: Mapping[str, Any], keys: Keys, taken: set[str]
 ) -> tuple[tuple[str, Aggregate], ...]:
@@ -419,6 +423,10 @@ def checked_aggregates(
     for name, aggregate in aggregates.items():
         if isinstance(aggregate, Aggregate):
             wrong += [f"{name}: {text}" for text in aggregate.check()]
+        elif method == "window" and name in WINDOW_OPTIONS:
+            wrong.append(
+                f"{name}= is an option of the kind of window: hr.tumbling(size, {name}=...)"
+            )
         else:
             wrong.append(f"{name}= takes an aggregate of hr.agg; found {shown(aggregate)}")
         if name in (keys or ()):

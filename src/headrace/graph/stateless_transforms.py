@@ -70,10 +70,15 @@ BY = "by_"
 _PARTITION = "use partition_by(column, ...), then aggregate(...), window(...) or process(...)"
 _SEND = 'use send_to("stream") or send_to(sink)'
 _AGGREGATE = "use partition_by(column).aggregate(name=hr.agg.sum(column)), or window(...)"
+_LOOK = 'use print() while the job runs, or hr.read("stream") for the rows of a stream'
+_TIME = "say it where the stream is read: g.input(name, time=column, out_of_orderness='5s')"
 _ELSEWHERE = {
     **dict.fromkeys(("group_by", "groupBy", "groupby", "key_by", "keyBy", "key_on"), _PARTITION),
     **dict.fromkeys(("repartition", "partitionBy", "rekey"), _PARTITION),
     **dict.fromkeys(("to", "sink", "sink_to", "to_topic", "write", "write_to", "through"), _SEND),
+    **dict.fromkeys(("writeStream", "write_stream", "insert_into", "into"), _SEND),
+    **dict.fromkeys(("show", "collect", "display", "head", "take", "toPandas", "to_pandas"), _LOOK),
+    **dict.fromkeys(("withWatermark", "with_watermark", "with_timestamp_assigner"), _TIME),
     **dict.fromkeys(("reduce_by_key", "reduceByKey", "agg", "count", "sum"), _AGGREGATE),
     **dict.fromkeys(("running", "totals", "mean", "avg", "min", "max", "reduce"), _AGGREGATE),
     **dict.fromkeys(("map_partitions", "mapPartitions", "map_in_pandas"), "use map_batches(f)"),
@@ -82,7 +87,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("withColumn", "withColumns", "assign"), "use with_columns(name=expression)"),
     **dict.fromkeys(("withColumnRenamed", "rename_columns"), "use rename({'old': 'new'})"),
     **dict.fromkeys(("where", "filter_by"), "use filter(condition)"),
-    **dict.fromkeys(("distinct", "unique", "drop_duplicates"), "use deduplicate(...)"),
+    **dict.fromkeys(
+        ("distinct", "unique", "drop_duplicates", "dropDuplicates"), "use deduplicate(...)"
+    ),
     **dict.fromkeys(("union_all", "concat", "unionByName"), "use merge(...) or union(...)"),
     **dict.fromkeys(("tumbling_window", "hopping_window"), "use window(hr.tumbling('1m'), ...)"),
     **dict.fromkeys(

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.files import write_private
 from headrace.redaction import KEY_PATTERN, is_secret, secrets_of
+from headrace.spark.class_archive import java_option
 
 SINGLE_THREAD = {
     "POLARS_MAX_THREADS": "1",
@@ -154,10 +155,12 @@ def build_context(
     for name, value in SINGLE_THREAD.items():
         os.environ.setdefault(name, value)
     log_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Java also reads what it is to be called with, in a process of its own that ends at once.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", SLOTS_ONLY_OPTIONS)
     java = SLOTS_ONLY_OPTIONS if slots_only else JAVA_OPTIONS
     settings = {
         **SETTINGS,
-        "spark.driver.extraJavaOptions": java_options(log_file, java),
+        "spark.driver.extraJavaOptions": java_options(log_file, f"{java} {java_option()}".strip()),
         "spark.executor.extraJavaOptions": java,
         **{f"spark.executorEnv.{name}": value for name, value in SINGLE_THREAD.items()},
         **(extra or {}),

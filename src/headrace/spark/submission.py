@@ -438,7 +438,7 @@ def find_spark_submit(environ: Mapping[str, str]) -> str:
 
 def settings_toml(settings: Settings, master: str) -> str:
     """Return settings as TOML: those that are not defaults, but for Spark's, which it gets."""
-    tree = settings.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    tree = settings.given()
     tree["spark"] = {**tree.get("spark", {}), "master": master}
     tree["spark"].pop("conf", None)
     tree["home"] = str(settings.home)

@@ -19,7 +19,6 @@ import typer
 from headrace.cli.options import Config, Home, Json, Set, Wait, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_line, show_table
 from headrace.cli.state import json_row
-from headrace.control.client import reachable
 from headrace.errors import InvalidInputError, UnavailableError
 
 if TYPE_CHECKING:
@@ -475,6 +474,8 @@ def _asked(
 ) -> pa.Table | None:
     """Return what the driver of an app or one of its servers answers; ``None``: go by files."""
     import pyarrow as pa
+
+    from headrace.control.client import reachable
 
     asked = {"query": text, "windows": windows, "format": "arrow", "limit": MAX_ROWS}
     path, data = f"/v1/sql?{urlencode(asked)}", None

@@ -92,8 +92,8 @@ class StateDirLock:
                 os.close(descriptor)
                 continue
             self._descriptor = descriptor
-            state = settings.state.model_copy(update={"dir": path})
-            self.settings = settings.model_copy(update={"state": state})
+            state = replace(settings.state, dir=path)
+            self.settings = replace(settings, state=state)
             return
         raise UnavailableError(f"{_MOST} processes of job {job!r} use {base}; expected fewer")
 

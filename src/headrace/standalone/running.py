@@ -316,11 +316,7 @@ def _checked(job: object) -> Job:
 def _read(settings: Settings | Mapping[str, object] | None, home: Path | str | None) -> Settings:
     own = {} if home is None else {"home": home}
     if isinstance(settings, Settings):
-        return (
-            settings
-            if home is None
-            else settings.model_copy(update={"home": Path(home).absolute()})
-        )
+        return settings if home is None else replace(settings, home=Path(home).absolute())
     if not isinstance(settings, Mapping | None):
         raise InvalidInputError(
             f"expected settings by key, as {{'job.slots': 2}}; found {settings!r:.80}"

@@ -121,6 +121,21 @@ def test_doctor_looks_at_everything(home: Path) -> None:
     assert "home differ" in found["settings"]["found"]
 
 
+def test_doctor_archives_classes_or_says_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a Java that works it takes half a minute: `make test` makes one in the same way."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text("#!/bin/sh\nexit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ran = headrace("doctor", "--archive-classes")
+    assert ran.code == 3
+    assert "Java made no archive of Spark's classes" in " ".join(ran.err.split())
+
+
 def test_doctor_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
     ran = headrace("doctor")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -250,8 +251,8 @@ def copying(tmp_path: Path) -> Iterator[TestDriver]:
     ) as made:
         # Where commands look for it.
         made.state_dir = lambda host: tmp_path / "state"  # type: ignore[method-assign]
-        state = made.settings.state.model_copy(update={"dir": tmp_path / "state"})
-        made.settings = made.settings.model_copy(update={"state": state})
+        state = replace(made.settings.state, dir=tmp_path / "state")
+        made.settings = replace(made.settings, state=state)
         made.create("orders", COLUMNS, partitions=2, time="at", key=["user"])
         made.feed("orders", orders("ann", "bob", "ann"))
         made.run()

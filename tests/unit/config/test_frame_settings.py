@@ -100,7 +100,10 @@ def test_a_stream_may_be_called_like_an_internal_one() -> None:
         (["dataframe.format=csv", "files=a.csv"], "files and dataframe are given; expected one"),
         (["dataframe.format=csv", "days=2013-01-01"], "days goes with table, found dataframe"),
         (["dataframe.format=csv", "from_offset=1"], "from_offset goes with stream, found datafr"),
-        (["dataframe.format=csv", "dataframe.streaming=often"], r"x\.dataframe\.streaming: Input"),
+        (
+            ["dataframe.format=csv", "dataframe.streaming=often"],
+            r"x\.dataframe\.streaming: expected true or false",
+        ),
         (["time=at", "from=2013-01-01"], "time goes with files or dataframe, found stream"),
     ],
 )

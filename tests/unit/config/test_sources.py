@@ -113,7 +113,7 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
         ("spark.conf=x", r"expected a table of settings"),
         ("job.tasks=abc", r"found 'abc', expected integer"),
         ("job.tasks=none", r"found 'none', expected integer"),
-        ("job.tasks=0", r"greater than or equal to 1"),
+        ("job.tasks=0", r"found '0', expected integer: it must be at least 1"),
         ("job.bounded=perhaps", r"expected true or false"),
         ("bus.fsync=sometimes", r"expected one of always, interval, never"),
         ("job.tasks", r"--set job\.tasks: expected section\.key=value"),

@@ -314,9 +314,9 @@ def shop(g: hr.Graph) -> None:
 
 
 def settings_of(*rules: AlertRule) -> Settings:
-    text = [one.model_dump(by_alias=True, exclude_none=True) for one in rules]
+    text = [one.given() for one in rules]
     for one in text:
-        one["for"] = f"{one['for']}ms"
+        one["for"] = f"{one.get('for', 0)}ms"
     return load_settings(overrides=[f"alerts.rules={json.dumps(text)}"], environ={})
 
 

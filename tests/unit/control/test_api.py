@@ -331,13 +331,13 @@ def test_the_token_goes_past_proxies(client: Client, monkeypatch: pytest.MonkeyP
     ],
 )
 def test_keys_of_clouds_are_hidden(key: str, value: str) -> None:
-    settings = Settings.model_validate({"spark": {"conf": {key: value}}})
+    settings = Settings.of({"spark": {"conf": {key: value}}})
     told = settings.explain_all()
     assert "hunter2" not in str(told)
 
 
 def test_secrets_are_hidden(live: LiveJob) -> None:
-    settings = Settings.model_validate(
+    settings = Settings.of(
         {
             "remote": {"url": "redis://user:hunter2@cache:6379/0"},
             "spark": {"conf": {"spark.ssl.keyPassword": "hunter2", "spark.x": "1"}},

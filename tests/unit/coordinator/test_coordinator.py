@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -104,8 +105,8 @@ def test_an_older_driver_stops_at_its_next_commit() -> None:
 def test_a_bounded_run_ends_where_its_inputs_ended_when_it_began() -> None:
     """Also when it is started again, and never goes on after its end."""
     with driver_of(max_rows=6) as driver:
-        bounded = driver.settings.job.model_copy(update={"bounded": True})
-        driver.settings = driver.settings.model_copy(update={"job": bounded})
+        bounded = replace(driver.settings.job, bounded=True)
+        driver.settings = replace(driver.settings, job=bounded)
         feed(driver)
         driver.advance()
         feed(driver)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -109,8 +110,8 @@ def test_what_is_gone_does_not_come_back_with_another_setting(
     driver = make(2)
     for number in range(9):
         feed(driver, number)
-    state = driver.settings.state.model_copy(update={"keep_epochs": 50})
-    driver.settings = driver.settings.model_copy(update={"state": state})
+    state = replace(driver.settings.state, keep_epochs=50)
+    driver.settings = replace(driver.settings, state=state)
     driver.crash()
     feed(driver, 9)
     assert reader(driver).kept() == (7, 10)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import headrace as hr
+from headrace.graph.diagnostics import WINDOW_OPTIONS
 from headrace.testing import TestDriver
 
 COLUMNS = {"k": pa.int64()}
@@ -51,6 +53,7 @@ ELSEWHERE = """
 group_by groupBy key_by keyBy key_on repartition to sink sink_to to_topic write through
 reduce_by_key count sum running map_partitions mapPartitions apply transform flatMap explode
 withColumn assign withColumnRenamed where distinct unique union_all concat tumbling_window foreach
+writeStream show collect toPandas dropDuplicates
 """
 
 
@@ -60,6 +63,27 @@ def test_what_is_named_is_there(name: str) -> None:
         getattr(stream(), name)
     said = str(raised.value).partition(": use ")[2]
     assert callable(getattr(stream(), said.partition("(")[0]))
+
+
+def test_event_time_is_said_where_a_stream_is_read() -> None:
+    with pytest.raises(AttributeError, match=r"g\.input\(name, time=column, out_of_orderness="):
+        _ = stream().withWatermark
+
+
+@pytest.mark.parametrize("name", WINDOW_OPTIONS)
+def test_an_option_of_the_kind_of_window_is_named_as_one(name: str) -> None:
+    assert name in signature(hr.tumbling).parameters
+    options: dict[str, Any] = {name: "5s"}
+
+    @hr.job("late")
+    def late(g: hr.Graph) -> None:
+        rows = g.input("in", schema={**COLUMNS, "at": pa.int64()}, time="at").partition_by("k")
+        rows.window(hr.tumbling("1m"), n=hr.agg.count(), **options).send_to("out")
+
+    with pytest.raises(hr.GraphError) as caught:
+        late.build()
+    (told,) = caught.value.problems
+    assert f"{name}= is an option of the kind of window: hr.tumbling(size, {name}=...)" in told
 
 
 def test_an_aggregate_of_another_library_names_ours() -> None:

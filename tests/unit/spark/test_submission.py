@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,10 +136,7 @@ def test_settings_are_read_back_as_they_were(tmp_path: Path) -> None:
     file.write_text(settings_toml(before, "yarn"))
     after = load_settings(file, [], {})
     assert after.spark.master == "yarn"
-    assert after.model_dump() == {
-        **before.model_dump(),
-        "spark": {**before.spark.model_dump(), "master": "yarn", "conf": {}},
-    }
+    assert after == replace(before, spark=replace(before.spark, master="yarn", conf={}))
 
 
 @pytest.fixture

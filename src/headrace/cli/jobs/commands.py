@@ -285,7 +285,8 @@ def ls(as_json: Json = False, home: Home = None) -> None:
     from headrace.cli.jobs.access import find_statuses
     from headrace.cli.jobs.inspect import show_jobs
     from headrace.clock import SystemClock
-    from headrace.control.job_status import job_names, status_json
+    from headrace.control.job_status import job_names
+    from headrace.control.status_schema import status_json
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
@@ -321,7 +322,7 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
     from headrace.cli.jobs.access import find_status
     from headrace.cli.jobs.inspect import show_job
     from headrace.clock import SystemClock
-    from headrace.control.job_status import status_json
+    from headrace.control.status_schema import status_json
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:

@@ -265,9 +265,9 @@ class SavepointRestore:
 
     def _plans(self, saved: Savepoint) -> dict[str, JobPlan]:
         """Return the plan of each part, by its name."""
-        groups = {"key_groups": saved.parts[0].state.key_groups}
+        groups = saved.parts[0].state.key_groups
         settings, bus = self.context.settings, self.context.bus
-        settings = settings.model_copy(update={"job": settings.job.model_copy(update=groups)})
+        settings = replace(settings, job=replace(settings.job, key_groups=groups))
         plans = {one.job: one for one in split_parts(make_plan(self.graph, bus, settings))}
         wanted = {self.graph.name + part.suffix for part in saved.parts}
         if wanted != set(plans):
