@@ -143,6 +143,30 @@ def explain(
                 typer.echo(f"    {row}")
 
 
+@app.command(
+    name="run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)
+def run_app(context: typer.Context, file: File, as_json: Json = False) -> None:
+    """Run an app: the same as `headrace run FILE`, with all options of that.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql run top.sql --standalone
+    """
+    from typer.main import get_command
+
+    from headrace.cli.run.commands import run
+
+    host = typer.Typer(add_completion=False)
+    host.command("headrace run")(run)
+    words = [str(file), *context.args, *(["--json"] if as_json else [])]
+    code = get_command(host)(words, standalone_mode=False)
+    if code:
+        raise typer.Exit(code)
+
+
 @app.command(name="test")
 def try_app(
     file: File,
