@@ -10,6 +10,7 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -18,6 +19,7 @@ import typer
 
 from headrace.cli.options import Config, Home, Json, Set, Wait, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_line, show_table
+from headrace.cli.run.commands import run
 from headrace.cli.state import json_row
 from headrace.control.client import reachable
 from headrace.errors import InvalidInputError, UnavailableError
@@ -143,11 +145,10 @@ def explain(
                 typer.echo(f"    {row}")
 
 
-@app.command(
-    name="run", context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)
-def run_app(context: typer.Context, file: File, as_json: Json = False) -> None:
-    """Run an app: the same as `headrace run FILE`, with all options of that.
+@app.command(name="run")
+@wraps(run, assigned=("__annotations__",))
+def run_app(**given: Any) -> None:
+    """Run an app until it is stopped: the same as `headrace run FILE`, with the same options.
 
     Guide: sql.
 
@@ -155,16 +156,7 @@ def run_app(context: typer.Context, file: File, as_json: Json = False) -> None:
 
         headrace sql run top.sql --standalone
     """
-    from typer.main import get_command
-
-    from headrace.cli.run.commands import run
-
-    host = typer.Typer(add_completion=False)
-    host.command("headrace run")(run)
-    words = [str(file), *context.args, *(["--json"] if as_json else [])]
-    code = get_command(host)(words, standalone_mode=False)
-    if code:
-        raise typer.Exit(code)
+    run(**given)
 
 
 @app.command(name="test")
