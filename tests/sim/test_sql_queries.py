@@ -437,6 +437,23 @@ def test_a_join_of_tables_follows_both(name: str, seed: int) -> None:
     assert_same([row for row in last.values() if not row["is_deleted"]], expected, name)
 
 
+def test_a_sink_of_a_join_of_tables_is_sent_what_is_deleted() -> None:
+    text = """CREATE APPLICATION shop;
+    CREATE INPUT TABLE members(id, name, age, PRIMARY KEY (id)) FROM SCRIBE("members");
+    CREATE INPUT TABLE plans(member, plan, PRIMARY KEY (member)) FROM SCRIBE("plans");
+    CREATE SINK paid(member VARCHAR, years INT) WITH (connector = 'stream');
+    INSERT INTO paid SELECT id, age FROM members JOIN plans ON id = member WHERE plan = 'paid';
+    """
+    members = [{"id": key, "name": key, "age": 7} for key in "ab"]
+    plans: list[Row] = [{"member": "a", "plan": "paid"}, {"member": "b", "plan": "free"}]
+    streams = {"members": (MEMBERS["members"], members), "plans": (MEMBERS["plans"], plans)}
+    found = played(text, streams, random.Random(1), crashes=False, partitions=1)["paid"]
+    assert {row["member"]: row for row in found} == {
+        "a": {"member": "a", "years": 7, "is_deleted": False},
+        "b": {"member": "b", "years": None, "is_deleted": True},
+    }
+
+
 def test_a_join_of_tables_is_looked_up_by_a_stream() -> None:
     dice = random.Random(3)
     rows = {**tables_of(dice), "orders": orders(dice, 60)}
