@@ -267,7 +267,8 @@ def _column(node: Any, head: Any, name: str, inner: list[Any]) -> Any:
     """Return a column of the rows, or the field of one that is a struct."""
     own = exp.Identifier(this=name, quoted=True)
     own.meta.update(head.meta)
-    own.meta["start"] = min(part.meta.get("start", own.meta["start"]) for part in node.parts)
+    if starts := [part.meta["start"] for part in node.parts if "start" in part.meta]:
+        own.meta["start"] = min(starts)
     if not inner:
         return exp.Column(this=own)
     found: Any = exp.Column(this=inner[0].copy(), table=own)
