@@ -52,6 +52,16 @@ QUERIES = [
     "FROM orders [5 minutes] GROUP BY country",
     "SELECT count(DISTINCT at // 60000) AS minutes, count(DISTINCT amount) AS amounts "
     "FROM orders [4 minutes every 1 minute] HAVING count(DISTINCT user) > 1",
+    "SELECT user, bool_and(ok) AS every, bool_or(units > 4) AS some, bool_or(ok) FILTER (WHERE "
+    "units > 9) AS none FROM orders [5 minutes] GROUP BY user",
+    "SELECT user, median(amount) AS middle, quantile_cont(units, 0.9) AS high, "
+    "quantile_cont(amount, [0.25, 1])[1] AS low FROM orders [5 minutes] GROUP BY user",
+    "SELECT user, array_to_string(list_sort(string_split(string_agg(country, '/'), '/')), '/') "
+    "AS countries, list_sort(list_distinct(list(units)))[1] AS least FROM orders [5 minutes] "
+    "WHERE country <> '' GROUP BY user",
+    "SELECT country, list_sort(approx_top_k(user, 9))[1] AS first, "
+    "array_length(approx_top_k(units, 20)) AS n FROM orders [5 minutes] WHERE user IS NOT NULL "
+    "AND units IS NOT NULL GROUP BY country",
     "SELECT user, window_start AS begins, var_pop(units) AS v FROM orders [5 minutes] "
     "GROUP BY user",
 ]

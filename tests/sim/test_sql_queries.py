@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 from tests.support.soak import more
@@ -44,6 +45,12 @@ WITHIN = {
     "a name hides a table": """CREATE TABLE found AS
         WITH orders AS (SELECT user, at FROM orders WHERE user = 'ann')
         SELECT count(*) AS n FROM orders [5 minutes];""",
+    "elements": """CREATE STREAM found AS
+        SELECT user, unnest(string_split(country, 'e')) AS part, [user, 'x'][1] AS first
+        FROM orders WHERE country <> 'ch';""",
+    "totals of elements": """CREATE TABLE found AS SELECT part, count(*) AS n, max(units) AS most
+        FROM (SELECT at, units, unnest([user, country]) AS part FROM orders) [5 minutes]
+        GROUP BY part;""",
     "view": """CREATE VIEW good AS SELECT user, units AS u, at FROM orders WHERE ok;
         CREATE TABLE found AS SELECT user, sum(u) AS total FROM good [5 minutes] GROUP BY user;
         CREATE STREAM other AS SELECT g.user, g.u + 1 AS more FROM good AS g WHERE g.u > 2;""",
@@ -213,6 +220,10 @@ CHANGING = {
         FROM (SELECT user, count(*) AS n FROM orders [1 minute] GROUP BY user) GROUP BY user;""",
     "totals every minute": """CREATE TABLE found AS SELECT user, count(*) AS n FROM orders
         GROUP BY user EMIT EVERY '1 minute';""",
+    "totals of two streams": """
+        CREATE VIEW bought AS SELECT user, count(*) AS n, sum(units) AS u FROM orders GROUP BY user;
+        CREATE VIEW back AS SELECT user, count(*) AS m FROM returns GROUP BY user;
+        CREATE TABLE found AS SELECT user, n - m AS rest, u FROM bought JOIN back USING (user);""",
     "early": """CREATE TABLE found AS SELECT user, count(*) AS n, max(units) AS most
         FROM orders [5 minutes] GROUP BY user EMIT EARLY EVERY '1 minute';""",
     "early, by rows": """CREATE TABLE found AS SELECT user, sum(units) AS n
@@ -258,11 +269,39 @@ RANKED = {
 ONCE = {
     "distinct": "CREATE STREAM found AS SELECT DISTINCT user, country FROM orders;",
     "groups": "CREATE TABLE found AS SELECT units % 2 AS odd FROM orders GROUP BY units % 2;",
+    "joined view of totals": """
+        CREATE VIEW backs AS SELECT user, count(*) AS n FROM returns GROUP BY user;
+        CREATE VIEW named AS SELECT n AS many, user AS who FROM backs;
+        CREATE STREAM found AS SELECT o.user, o.at, b.many
+            FROM orders o JOIN named b ON o.user = b.who;""",
     "joined totals": """
         CREATE VIEW backs AS SELECT user, count(*) AS n FROM returns GROUP BY user;
         CREATE STREAM found AS SELECT o.user, o.at, b.n
             FROM orders o LEFT JOIN backs b ON o.user = b.user;""",
 }
+
+
+MEMBERS = {
+    "members": {"id": pa.string(), "name": pa.string(), "age": pa.int64()},
+    "plans": {"member": pa.string(), "plan": pa.string()},
+    "cities": {"id": pa.string(), "city": pa.string()},
+}
+OF_TABLES = {
+    "inner": "SELECT m.id, name, age * 2 AS twice, plan FROM members m JOIN plans ON id = member",
+    "left": """SELECT m.id AS who, coalesce(plan, 'none') AS plan, member, age > 3 AS old
+        FROM members AS m LEFT JOIN plans p ON p.member = m.id""",
+    "with a condition": """SELECT id, plan, name FROM members LEFT JOIN plans ON id = member
+        WHERE age > 2 AND plan IS DISTINCT FROM 'free'""",
+    "full": """SELECT id, name, city, m.id AS mine, c.id AS theirs, age
+        FROM members m FULL JOIN cities c USING (id)""",
+    "of three": """SELECT id, plan, city, name FROM members JOIN plans ON id = member
+        LEFT JOIN (SELECT id AS place, city FROM cities) c ON c.place = members.id""",
+    "full, of three": """SELECT *, coalesce(plan, city) AS some FROM members FULL JOIN cities
+        USING (id) FULL JOIN (SELECT member AS id, plan FROM plans) USING (id)""",
+    "of a join": """SELECT who, n, city FROM (SELECT m.id AS who, upper(name) AS n FROM members m
+        JOIN plans ON m.id = member WHERE age <> 1) AS j LEFT JOIN cities ON id = who""",
+}
+"""Joins of tables, by their first column the last row of each counts."""
 
 
 def users(dice: random.Random) -> list[dict[str, object]]:
@@ -349,6 +388,104 @@ def test_a_query_over_queries_makes_what_duckdb_makes(name: str, seed: int) -> N
 @pytest.mark.parametrize("seed", more([0], range(20), share=80))
 def test_the_last_rows_are_what_duckdb_makes(name: str, seed: int) -> None:
     assert check(CHANGING[name], random.Random(f"{seed}/{name}"), is_changing=True) > 2
+
+
+def tables_of(dice: random.Random) -> dict[str, list[Row]]:
+    """Return rows of tables, of which some delete their key."""
+    found: dict[str, list[Row]] = {}
+    for name, columns in MEMBERS.items():
+        key, *others = columns
+        found[name] = [
+            {key: f"k{dice.randrange(9)}", **dict.fromkeys(others, None if n % 4 == 0 else f"v{n}")}
+            for n in range(120)
+        ]
+    for row in found["members"]:
+        row["age"] = None if row["name"] is None else dice.randrange(6)
+    for row in found["plans"]:
+        row["plan"] = row["plan"] and dice.choice(["free", "paid"])
+    return found
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+@pytest.mark.parametrize("seed", more([0], range(20), share=80))
+def test_a_join_of_tables_follows_both(name: str, seed: int) -> None:
+    """With rows that delete their key, and rows that fit the condition no more."""
+    dice = random.Random(f"{seed}/{name}")
+    rows = tables_of(dice)
+    inputs = "".join(
+        f"CREATE INPUT TABLE {one}({', '.join(columns)}, PRIMARY KEY ({next(iter(columns))})) "
+        f'FROM SCRIBE("{one}");'
+        for one, columns in MEMBERS.items()
+        if one in OF_TABLES[name]
+    )
+    text = f"CREATE APPLICATION shop; {inputs} CREATE TABLE found AS {OF_TABLES[name]};"
+    streams = {one: (MEMBERS[one], rows[one]) for one in MEMBERS if one in OF_TABLES[name]}
+    found = played(text, streams, dice, crashes=True, partitions=1)["found"]
+    expected = []
+    with duckdb.connect(config={"threads": 1}) as connection:
+        for one, (columns, given) in streams.items():
+            key, *others = columns
+            last = {row[key]: row for row in given}
+            live = [row for row in last.values() if any(row[c] is not None for c in others)]
+            connection.register(one, pa.Table.from_pylist(live, schema=pa.schema(columns)))
+        asked = connection.execute(OF_TABLES[name])
+        names = [column[0] for column in asked.description]
+        expected = [dict(zip(names, row, strict=True)) for row in asked.fetchall()]
+    if seed == 0:
+        assert expected
+        assert any(row["is_deleted"] for row in found) or "FULL" in OF_TABLES[name]
+    last = {row[names[0]]: row for row in found}
+    assert_same([row for row in last.values() if not row["is_deleted"]], expected, name)
+
+
+def test_a_sink_of_a_join_of_tables_is_sent_what_is_deleted() -> None:
+    text = """CREATE APPLICATION shop;
+    CREATE INPUT TABLE members(id, name, age, PRIMARY KEY (id)) FROM SCRIBE("members");
+    CREATE INPUT TABLE plans(member, plan, PRIMARY KEY (member)) FROM SCRIBE("plans");
+    CREATE SINK paid(member VARCHAR, years INT) WITH (connector = 'stream');
+    INSERT INTO paid SELECT id, age FROM members JOIN plans ON id = member WHERE plan = 'paid';
+    """
+    members = [{"id": key, "name": key, "age": 7} for key in "ab"]
+    plans: list[Row] = [{"member": "a", "plan": "paid"}, {"member": "b", "plan": "free"}]
+    streams = {"members": (MEMBERS["members"], members), "plans": (MEMBERS["plans"], plans)}
+    found = played(text, streams, random.Random(1), crashes=False, partitions=1)["paid"]
+    assert {row["member"]: row for row in found} == {
+        "a": {"member": "a", "years": 7, "is_deleted": False},
+        "b": {"member": "b", "years": None, "is_deleted": True},
+    }
+
+
+def test_a_join_of_tables_is_looked_up_by_a_stream() -> None:
+    dice = random.Random(3)
+    rows = {**tables_of(dice), "orders": orders(dice, 60)}
+    for row in rows["orders"]:
+        row["user"] = f"k{dice.randrange(12)}"
+    text = """CREATE APPLICATION shop;
+    CREATE INPUT TABLE orders(at, user, country, amount, units, ok)
+        FROM SCRIBE("orders") TIME at LATENESS '1 minute';
+    CREATE INPUT TABLE members(id, name, age, PRIMARY KEY (id)) FROM SCRIBE("members");
+    CREATE INPUT TABLE plans(member, plan, PRIMARY KEY (member)) FROM SCRIBE("plans");
+    CREATE VIEW paying AS SELECT id, name, plan FROM members JOIN plans ON id = member
+        WHERE plan = 'paid';
+    CREATE STREAM found AS SELECT o.user, o.at, p.name FROM orders o LEFT JOIN paying p
+        ON o.user = p.id;
+    """
+    columns = {**MEMBERS, "orders": ORDERS}
+    streams = {one: (columns[one], rows[one]) for one in ("members", "plans", "orders")}
+    first = ["members", "plans"]
+    found = played(text, streams, dice, crashes=True, first=first)["found"]
+    names = {row["id"]: row["name"] for row in rows["members"]}
+    plans = {row["member"]: row["plan"] for row in rows["plans"]}
+    wanted = [
+        {
+            "user": row["user"],
+            "at": row["at"],
+            "name": names.get(row["user"]) if plans.get(row["user"]) == "paid" else None,
+        }
+        for row in rows["orders"]
+    ]
+    assert_same(found, wanted, "found")
+    assert sum(row["name"] is not None for row in found) > 5
 
 
 @pytest.mark.parametrize("updates", ["retract", "add"])

@@ -211,6 +211,7 @@ def played(
     crashes: bool,
     first: Sequence[str] = (),
     file: str = "shop.sql",
+    partitions: int = 2,
 ) -> dict[str, list[Row]]:
     """Run an app over rows in epochs of any size, with crashes; return the rows of its tables.
 
@@ -221,12 +222,15 @@ def played(
         crashes: whether drivers die.
         first: streams whose rows are all there before the others.
         file: the name of the app's file.
+        partitions: of each stream that is not among the first.
     """
     app = load_app(SqlText(text, file))
     with TestDriver(app.job, tasks=2, slots=2) as driver:
         for name, (columns, _) in streams.items():
             time = "at" if "at" in columns else None
-            driver.create(name, dict(columns), partitions=1 if name in first else 2, time=time)
+            driver.create(
+                name, dict(columns), partitions=1 if name in first else partitions, time=time
+            )
         left = {name: list(rows) for name, (_, rows) in streams.items()}
         for name in first:
             driver.feed(name, left.pop(name))

@@ -70,6 +70,17 @@ class Site:
         """Return ``file:line``, or nothing when unknown."""
         return f"{self.file}:{self.line}" if self.file else ""
 
+    def mistake(self, operator: str, text: str, columns: pa.Schema | None) -> str:
+        """Return what is wrong with an operator, and where.
+
+        Args:
+            operator: its name.
+            text: what is wrong.
+            columns: that it reads, if they are known.
+        """
+        where = f" ({self})" if str(self) else ""
+        return f"operator {operator!r}{where}: {text}"
+
 
 FAIL, DROP, DEAD_LETTER = "fail", "drop", "dead_letter"
 ON_ERROR = (FAIL, DROP, DEAD_LETTER)

@@ -190,8 +190,9 @@ class InferenceContext:
 
     def report(self, operator: Operator, text: str) -> None:
         """Take a mistake, with the operator and the user's line."""
-        where = f" ({operator.site})" if str(operator.site) else ""
-        self.mistakes.append(f"operator {operator.name!r}{where}: {text}")
+        before = self.flows.get(operator.inputs[0]) if operator.inputs else None
+        columns = None if before is None else before.schema
+        self.mistakes.append(operator.site.mistake(operator.name, text, columns))
 
     def bind_table(self, operator: Operator, spec: BroadcastSpec) -> TableBinding | None:
         """Return a broadcast table with all its columns, or ``None`` after its mistakes."""

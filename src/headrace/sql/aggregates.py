@@ -32,10 +32,11 @@ class Aggregates:
     Args:
         within: compiles what aggregates are of; its columns are those before grouping.
         taken: names of the key.
+        query: name of the query.
     """
 
-    def __init__(self, within: Compiler, taken: Sequence[str] = ()) -> None:
-        self._within, self._taken = within, taken
+    def __init__(self, within: Compiler, taken: Sequence[str] = (), query: str = "") -> None:
+        self._within, self._taken, self._query = within, taken, query
         self.arguments: dict[str, pl.Expr] = {}
         self.found: dict[str, Aggregate] = {}
         self._known: dict[str, pl.Expr] = {}
@@ -93,7 +94,11 @@ class Aggregates:
             made = within(tree)
             return self._argument(made if condition is None else pl.when(condition).then(made))
 
-        return make(within, call, value, self)
+        before = set(self.found)
+        made = make(within, call, value, self)
+        for name in set(self.found) - before:
+            within.source.compiled.append((f"{self._query}.{name}", made, call))
+        return made
 
 
 def _count(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
@@ -126,10 +131,70 @@ def _picked(make: Callable[..., Aggregate]) -> Callable[..., pl.Expr]:
     )
 
 
+def _ranks(compiler: Compiler, call: Any) -> tuple[list[float], bool]:
+    """Return the ranks of quantiles, and whether it is one alone."""
+    given = call.args.get("quantile") or call.args.get("expression")
+    many = given.expressions if isinstance(given, exp.Array) else None
+    ranks = [float(compiler.constant(one, "a rank")) for one in many or filter(None, [given])]
+    wrong = [rank for rank in ranks if not 0 <= rank <= 1]
+    if wrong or not ranks:
+        raise compiler.mistake(call, f"{name_of(call)} takes a rank from 0 to 1")
+    return ranks, many is None
+
+
+def _approx_quantile(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
+    ranks, is_one = _ranks(compiler, call)
+    found = to.add(agg.quantiles(value(call.this), at=tuple(ranks)))
+    return found.list.first() if is_one else found
+
+
 def _quantile(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
-    rank = call.args.get("quantile") or call.args.get("expression")
-    at = 0.5 if rank is None else float(compiler.constant(rank, "the rank"))
-    return to.add(agg.quantiles(value(call.this), at=(at,))).list.first()
+    """Keep all values: exact, between the two nearest ones."""
+    ranks, is_one = _ranks(compiler, call)
+    values = to.add(agg.collect(value(call.this)))
+    made = [_at_rank(values, rank) for rank in ranks]
+    return made[0] if is_one else pl.concat_list(made)
+
+
+def _at_rank(values: pl.Expr, rank: float) -> pl.Expr:
+    known = pl.element().drop_nulls().cast(pl.Float64)
+    return values.list.eval(known.quantile(rank, "linear")).list.first()
+
+
+def _median(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
+    return _at_rank(to.add(agg.collect(value(call.this))), 0.5)
+
+
+def _texts(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
+    """Put texts behind each other in the order in which rows came; of none it is null."""
+    separator = call.args.get("separator")
+    between = "," if separator is None else str(compiler.constant(separator, "the separator"))
+    known = to.add(agg.collect(value(call.this))).list.eval(
+        pl.element().drop_nulls().cast(pl.String)
+    )
+    return pl.when(known.list.len() > 0).then(known.list.join(between))
+
+
+def _all_are(*, is_so: bool) -> Callable[..., pl.Expr]:
+    """Return what says whether all conditions hold, or one does; of none known it is null."""
+
+    def made(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
+        condition = exp.Not(this=exp.Paren(this=call.this.copy())) if is_so else call.this.copy()
+        some = exp.If(this=condition, true=exp.Literal.number(1))
+        count, known = to.add(agg.count(value(some))), to.add(agg.count(value(call.this)))
+        return pl.when(known > 0).then(count == 0 if is_so else count > 0)
+
+    return made
+
+
+def _frequent(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
+    """Return the most frequent values by a sketch, the most frequent first."""
+    count = call.args.get("expression")
+    k = 10 if count is None else compiler.constant(count, "how many values")
+    if not isinstance(k, int) or k < 1:
+        raise compiler.mistake(call, "approx_top_k takes how many values to return, such as 3")
+    column = value(call.this)
+    return to.add(agg.frequent(column, k)).list.eval(pl.element().struct.field(column))
 
 
 def _of_user(compiler: Compiler, call: Any, value: Any, to: Aggregates) -> pl.Expr:
@@ -181,13 +246,20 @@ _AGGREGATES: dict[type, Callable[..., pl.Expr]] = {
     exp.ArgMax: _picked(agg.last),
     exp.ArrayAgg: _of_one(agg.collect),
     exp.ApproxDistinct: _of_one(agg.approx_distinct),
-    exp.ApproxQuantile: _quantile,
+    exp.ApproxQuantile: _approx_quantile,
+    exp.ApproxTopK: _frequent,
+    exp.GroupConcat: _texts,
+    exp.LogicalAnd: _all_are(is_so=True),
+    exp.LogicalOr: _all_are(is_so=False),
+    exp.Median: _median,
+    exp.PercentileCont: _quantile,
     exp.AnonymousAggFunc: _of_user,
 }
 _AGGREGATE_NAMES = sorted(
     {
         "count", "count_if", "sum", "avg", "min", "max", "stddev", "stddev_pop", "variance",
         "var_pop", "first", "any_value", "last", "arg_min", "arg_max", "list",
-        "approx_count_distinct", "approx_quantile", "topk",
+        "approx_count_distinct", "approx_quantile", "approx_top_k", "string_agg", "bool_and",
+        "bool_or", "median", "quantile_cont", "topk",
     }
 )  # fmt: skip

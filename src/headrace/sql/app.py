@@ -22,6 +22,7 @@ from headrace.records.schema import normalise_type
 from headrace.sql import server_tables
 from headrace.sql.expressions import data_type
 from headrace.sql.functions import load_functions, with_functions
+from headrace.sql.mistakes import SqlSite
 from headrace.sql.queries import QueryCompiler
 from headrace.sql.relations import Late, Reading, Relation, Selection, Served, late_of
 from headrace.sql.sinks import SinkTarget, fitted, load_sinks, timed
@@ -148,7 +149,8 @@ class _Checker:
             raise self._source.mistake(f"{at.name.text!r} is there twice", at.name.place)
 
     def _site(self, at: InputTable | Query) -> Site:
-        return Site(self._source.file, self._source.line(at.name.place))
+        line = self._source.line(at.name.place)
+        return SqlSite(self._source.file, line, self._source)
 
     def _schema(self, table: InputTable) -> pa.Schema | None:
         fields = []
@@ -197,7 +199,7 @@ class _Checker:
             functions=self._functions,
         )
         made = compiler(with_functions(query.tree, self._functions))
-        if query.kind == TABLE and not made.is_total:
+        if query.kind == TABLE and not made.is_total and not made.has_deletes:
             raise self._source.mistake(
                 "a table has aggregates, such as count(*); to pass on rows, use CREATE STREAM "
                 "without a window",

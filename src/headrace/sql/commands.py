@@ -10,6 +10,7 @@ import shlex
 import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlencode
@@ -18,6 +19,7 @@ import typer
 
 from headrace.cli.options import Config, Home, Json, Set, Wait, open_home_bus, settings_of
 from headrace.cli.output import count_text, show_json, show_line, show_table
+from headrace.cli.run.commands import run
 from headrace.cli.state import json_row
 from headrace.errors import InvalidInputError, UnavailableError
 
@@ -140,6 +142,20 @@ def explain(
             typer.echo(f"  {operator.name} (stage {stage.index})")
             for row in (*operator.describe(), *operator.state_rows(stage)):
                 typer.echo(f"    {row}")
+
+
+@app.command(name="run")
+@wraps(run, assigned=("__annotations__",))
+def run_app(**given: Any) -> None:
+    """Run an app until it is stopped: the same as `headrace run FILE`, with the same options.
+
+    Guide: sql.
+
+    For example:
+
+        headrace sql run top.sql --standalone
+    """
+    run(**given)
 
 
 @app.command(name="test")

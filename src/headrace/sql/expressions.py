@@ -6,8 +6,9 @@ Where Polars differs, the expression says so; ``tests/unit/sql`` compares the tw
 
 from __future__ import annotations
 
-import datetime
 import functools
+import hashlib
+import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,10 +18,10 @@ import polars as pl
 from sqlglot import exp
 
 from headrace.errors import InvalidInputError
+from headrace.sql import moments, nested
+from headrace.sql.compiling import Compiled, binary, unary
 from headrace.sql.functions import Functions, UserFunction
 from headrace.sql.text import SqlText, near, place_of
-
-Compiled = Callable[["Compiler", Any], pl.Expr]
 
 TYPES = {
     **dict.fromkeys(("BOOLEAN",), pl.Boolean()),
@@ -94,15 +95,21 @@ class Compiler:
         if self.groups and (key := self.groups.get(text_of(node))) is not None:
             return key
         if self.aggregates is not None and is_aggregate(node):
-            return self.aggregates(node)
-        make = _COMPILED.get(type(node))
-        if make is None:
+            made = self.aggregates(node)
+        elif (make := _COMPILED.get(type(node))) is not None:
+            made = make(self, node)
+        else:
             raise self.mistake(node, _unknown(node, self.functions))
-        return make(self, node)
+        self.source.compiled.append(("", made, node))
+        return made
 
     def all(self, nodes: Iterable[Any]) -> list[pl.Expr]:
         """Return the expressions of several trees."""
         return [self(node) for node in nodes]
+
+    def of_elements(self, columns: Mapping[str, pl.Expr]) -> Compiler:
+        """Return what compiles the body of a function of elements, with their names."""
+        return Compiler(self.source, columns, functions=self.functions)
 
     def mistake(self, node: Any, message: str) -> InvalidInputError:
         """Return an error that shows a tree's place."""
@@ -144,6 +151,8 @@ def has_aggregate(node: Any) -> bool:
 def _unknown(node: Any, functions: Iterable[str] = ()) -> str:
     if is_aggregate(node):
         return f"the aggregate {name_of(node)} cannot be used here"
+    if isinstance(node, exp.Explode):
+        return "UNNEST stands alone in a SELECT without aggregates: unnest(items) AS item"
     if isinstance(node, exp.Anonymous | exp.Func):
         name = name_of(node)
         return f"no function {name!r}; {near(name, [*_function_names(), *functions])}"
@@ -173,8 +182,12 @@ def name_of(node: Any) -> str:
 
 def _column(compiler: Compiler, node: exp.Column) -> pl.Expr:
     name = node.name
-    if node.table in compiler.columns and node.table not in compiler.table:
-        return compiler.columns[node.table].struct.field(name)
+    head, *inner = [part.name for part in node.parts]
+    if inner and head in compiler.columns and head not in compiler.table:
+        field = compiler.columns[head]
+        for part in inner:
+            field = field.struct.field(part)
+        return field
     if node.table and node.table not in compiler.table:
         known = [*compiler.table, *compiler.columns]
         raise compiler.mistake(node, f"no table {node.table!r} here; {near(node.table, known)}")
@@ -194,46 +207,6 @@ def _column(compiler: Compiler, node: exp.Column) -> pl.Expr:
 
 def _literal(compiler: Compiler, node: exp.Literal) -> pl.Expr:
     return pl.lit(compiler.constant(node, "it"))
-
-
-def _binary(apply: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Compiled:
-    return lambda compiler, node: apply(compiler(node.this), compiler(node.expression))
-
-
-def _unary(apply: Callable[[pl.Expr], pl.Expr]) -> Compiled:
-    return lambda compiler, node: apply(compiler(node.this))
-
-
-def _shift(sign: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Compiled:
-    def made(compiler: Compiler, node: Any) -> pl.Expr:
-        left, right = node.this, node.expression
-        if isinstance(right, exp.Interval):
-            return sign(compiler(left), _interval(compiler, right))
-        return sign(compiler(left), compiler(right))
-
-    return made
-
-
-UNITS = {
-    **dict.fromkeys(("MICROSECOND", "MICROSECONDS"), 1),
-    **dict.fromkeys(("MILLISECOND", "MILLISECONDS"), 1_000),
-    **dict.fromkeys(("SECOND", "SECONDS"), 1_000_000),
-    **dict.fromkeys(("MINUTE", "MINUTES"), 60_000_000),
-    **dict.fromkeys(("HOUR", "HOURS"), 3_600_000_000),
-    **dict.fromkeys(("DAY", "DAYS"), 86_400_000_000),
-    **dict.fromkeys(("WEEK", "WEEKS"), 7 * 86_400_000_000),
-}
-"""Units of intervals, in microseconds."""
-
-
-def _interval(compiler: Compiler, node: exp.Interval) -> pl.Expr:
-    unit = str(node.args.get("unit") or "").upper()
-    if unit not in UNITS:
-        raise compiler.mistake(
-            node, f"an interval of {unit.lower() or 'no unit'} is not known; {near(unit, UNITS)}"
-        )
-    value = compiler.constant(node.this, "an interval")
-    return pl.lit(datetime.timedelta(microseconds=round(float(value) * UNITS[unit])))
 
 
 def _whole(left: pl.Expr, right: pl.Expr) -> pl.Expr:
@@ -310,7 +283,7 @@ _WHOLE = (pl.Int8, pl.Int16, pl.Int32, pl.Int64)
 def _cast(compiler: Compiler, node: exp.Cast) -> pl.Expr:
     target, strict = data_type(compiler.source, node.to), not isinstance(node, exp.TryCast)
     if isinstance(node.this, exp.Literal) and node.this.is_string and target.is_temporal():
-        return pl.lit(_moment(compiler, node.this, target))
+        return pl.lit(moments.moment(compiler, node.this, target))
     value = compiler(node.this)
     if isinstance(target, _WHOLE):
         # Polars cuts off what is behind the point; SQL rounds.
@@ -319,18 +292,6 @@ def _cast(compiler: Compiler, node: exp.Cast) -> pl.Expr:
         exact = value.cast(target, strict=False)
         return pl.when(wide == near_one).then(exact).otherwise(near_one.cast(target, strict=strict))
     return value.cast(target, strict=strict)
-
-
-def _moment(compiler: Compiler, node: exp.Literal, target: pl.DataType) -> object:
-    try:
-        found = datetime.datetime.fromisoformat(node.this)
-    except ValueError as error:
-        raise compiler.mistake(
-            node, f"{node.this!r} is no date; expected such as '2026-01-31' or '2026-01-31 12:00'"
-        ) from error
-    if isinstance(target, pl.Date):
-        return found.date()
-    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
 
 
 def _text(value: pl.Expr) -> pl.Expr:
@@ -389,9 +350,44 @@ def _split_part(compiler: Compiler, node: Any) -> pl.Expr:
     return pl.when(parts.is_not_null()).then(found.fill_null(""))
 
 
+def _pattern(compiler: Compiler, node: Any) -> str:
+    """Return a regular expression, with its flags in front."""
+    pattern = str(compiler.constant(node.expression, "a regular expression"))
+    flags = node.args.get("flag")
+    shown = "" if flags is None else str(compiler.constant(flags, "flags"))
+    known = {"c": "", "i": "i", "s": "s", "m": "m", "n": "m", "p": "m"}
+    if not set(shown) <= set(known):
+        raise compiler.mistake(node, f"flags {shown!r} are not known; expected of {sorted(known)}")
+    letters = "".join(dict.fromkeys(known[letter] for letter in shown))
+    return _valid(compiler, node.expression, f"(?{letters}){pattern}" if letters else pattern)
+
+
 def _regexp_like(compiler: Compiler, node: Any) -> pl.Expr:
-    pattern = compiler.constant(node.expression, "a regular expression")
-    return compiler(node.this).str.contains(_valid(compiler, node.expression, str(pattern)))
+    return compiler(node.this).str.contains(_pattern(compiler, node))
+
+
+def _regexp_full(compiler: Compiler, node: Any) -> pl.Expr:
+    return compiler(node.this).str.contains(f"^(?:{_pattern(compiler, node)})$")
+
+
+def _regexp_all(compiler: Compiler, node: Any) -> pl.Expr:
+    group = node.args.get("group")
+    if group is not None and compiler.constant(group, "the number of the group") != 0:
+        raise compiler.mistake(node, "regexp_extract_all has whole matches only: no group")
+    return compiler(node.this).str.extract_all(_pattern(compiler, node))
+
+
+def _digest(text: pl.Expr, how: str) -> pl.Expr:
+    make = functools.partial(_digests, how)
+    return text.map_batches(make, return_dtype=pl.String(), is_elementwise=True)
+
+
+def _digests(how: str, texts: pl.Series) -> pl.Series:
+    made = [
+        None if text is None else hashlib.new(how, text.encode(), usedforsecurity=False).hexdigest()
+        for text in texts
+    ]
+    return pl.Series(made, dtype=pl.String())
 
 
 def _regexp_extract(compiler: Compiler, node: Any) -> pl.Expr:
@@ -421,95 +417,6 @@ def _valid(compiler: Compiler, node: Any, pattern: str) -> str:
         reason = str(error).strip().splitlines()[-1].removeprefix("error: ")
         raise compiler.mistake(node, f"{pattern!r} is no regular expression: {reason}") from error
     return pattern
-
-
-def _json_text(compiler: Compiler, node: Any) -> pl.Expr:
-    keys = node.expression
-    path = keys.sql("duckdb").strip("'") if isinstance(keys, exp.JSONPath) else None
-    if path is None:
-        path = str(compiler.constant(keys, "a path"))
-    if not path.startswith("$"):
-        path = f"$.{path}"
-    return compiler(node.this).str.json_path_match(path)
-
-
-_PARTS: dict[str, Callable[[pl.Expr], pl.Expr]] = {
-    "YEAR": lambda t: t.dt.year().cast(pl.Int64),
-    "QUARTER": lambda t: t.dt.quarter().cast(pl.Int64),
-    "MONTH": lambda t: t.dt.month().cast(pl.Int64),
-    "WEEK": lambda t: t.dt.week().cast(pl.Int64),
-    "DAY": lambda t: t.dt.day().cast(pl.Int64),
-    "DOW": lambda t: (t.dt.weekday() % 7).cast(pl.Int64),
-    "DAYOFWEEK": lambda t: (t.dt.weekday() % 7).cast(pl.Int64),
-    "ISODOW": lambda t: t.dt.weekday().cast(pl.Int64),
-    "DOY": lambda t: t.dt.ordinal_day().cast(pl.Int64),
-    "DAYOFYEAR": lambda t: t.dt.ordinal_day().cast(pl.Int64),
-    "HOUR": lambda t: t.dt.hour().cast(pl.Int64),
-    "MINUTE": lambda t: t.dt.minute().cast(pl.Int64),
-    "SECOND": lambda t: t.dt.second().cast(pl.Int64),
-    "EPOCH": lambda t: t.dt.timestamp("us") / 1_000_000,
-}
-_TRUNCATED = {
-    "SECOND": "1s",
-    "MINUTE": "1m",
-    "HOUR": "1h",
-    "DAY": "1d",
-    "WEEK": "1w",
-    "MONTH": "1mo",
-    "QUARTER": "1q",
-    "YEAR": "1y",
-}
-
-
-def _extract(compiler: Compiler, node: exp.Extract) -> pl.Expr:
-    return _part(compiler, node, str(node.this.name), node.expression)
-
-
-def _part(compiler: Compiler, node: Any, part: str, value: Any) -> pl.Expr:
-    made = _PARTS.get(part.upper())
-    if made is None:
-        raise compiler.mistake(node, f"no part {part!r} of a time; {near(part.upper(), _PARTS)}")
-    return made(compiler(value))
-
-
-def _named_part(part: str) -> Compiled:
-    return lambda compiler, node: _part(compiler, node, part, node.this)
-
-
-def _date_trunc(compiler: Compiler, node: Any) -> pl.Expr:
-    unit = str(node.args["unit"].name).upper()
-    if unit not in _TRUNCATED:
-        raise compiler.mistake(node, f"no part {unit!r} of a time; {near(unit, _TRUNCATED)}")
-    return compiler(node.this).dt.truncate(_TRUNCATED[unit])
-
-
-def _from_epoch(compiler: Compiler, node: Any) -> pl.Expr:
-    scale = node.args.get("scale")
-    digits = 0 if scale is None else int(scale.name)
-    value = compiler(node.this)
-    if digits not in (0, 3, 6):
-        raise compiler.mistake(node, "expected seconds, milliseconds or microseconds since 1970")
-    micros = value.cast(pl.Int64) * int(10 ** (6 - digits))
-    return micros.cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
-
-
-def _strftime(compiler: Compiler, node: Any) -> pl.Expr:
-    form = str(compiler.constant(node.args["format"], "a format of time"))
-    return compiler(node.this).dt.strftime(form)
-
-
-def _date_diff(compiler: Compiler, node: Any) -> pl.Expr:
-    """Count the bounds of a unit between two moments."""
-    unit = str(node.args["unit"].name).upper()
-    later, earlier = compiler(node.this), compiler(node.expression)
-    if unit in ("YEAR", "QUARTER", "MONTH"):
-        size = {"YEAR": 12, "QUARTER": 3, "MONTH": 1}[unit]
-        ends = [(t.dt.year().cast(pl.Int64) * 12 + t.dt.month() - 1) for t in (later, earlier)]
-        return (ends[0] // size) - (ends[1] // size)
-    if unit not in _TRUNCATED:
-        raise compiler.mistake(node, f"no unit {unit!r} of time; {near(unit, _TRUNCATED)}")
-    whole = [t.dt.truncate(_TRUNCATED[unit]) for t in (later, earlier)]
-    return (whole[0] - whole[1]).dt.total_microseconds() // UNITS[unit]
 
 
 def _pad(compiler: Compiler, node: Any) -> pl.Expr:
@@ -548,12 +455,6 @@ def _log(compiler: Compiler, node: exp.Log) -> pl.Expr:
     return compiler(node.expression).log(float(compiler.constant(node.this, "the base")))
 
 
-def _bracket(compiler: Compiler, node: exp.Bracket) -> pl.Expr:
-    # The parser has counted positions down to 0.
-    at = int(compiler.constant(node.expressions[0], "a position"))
-    return compiler(node.this).list.get(at, null_on_oob=True)
-
-
 def _anonymous(compiler: Compiler, node: exp.Anonymous) -> pl.Expr:
     name = node.name.lower()
     own = compiler.functions.get(name)
@@ -572,8 +473,8 @@ def _anonymous(compiler: Compiler, node: exp.Anonymous) -> pl.Expr:
 
 
 FUNCTIONS: dict[str, Callable[..., pl.Expr]] = {
-    "date_part": lambda c, part, t: _part(c, part, str(c.constant(part, "the part")), t),
-    "datepart": lambda c, part, t: _part(c, part, str(c.constant(part, "the part")), t),
+    **moments.FUNCTIONS,
+    **nested.FUNCTIONS,
     "prefix": lambda c, text, other: c(text).str.starts_with(c(other)),
     "suffix": lambda c, text, other: c(text).str.ends_with(c(other)),
     "len": lambda c, text: c(text).str.len_chars().cast(pl.Int64),
@@ -582,39 +483,38 @@ FUNCTIONS: dict[str, Callable[..., pl.Expr]] = {
     "even": lambda c, x: (c(x) / 2).ceil() * 2,
     "isnan": lambda c, x: c(x).is_nan(),
     "isfinite": lambda c, x: c(x).is_finite(),
-    "list_contains": lambda c, items, x: c(items).list.contains(c(x)),
-    "array_contains": lambda c, items, x: c(items).list.contains(c(x)),
+    "iff": lambda c, x, one, other: pl.when(c(x)).then(c(one)).otherwise(c(other)),
+    "nvl": lambda c, x, other: pl.coalesce(c(x), c(other)),
 }
 """Functions that sqlglot has no tree of its own for."""
 
 _COMPILED: dict[type, Compiled] = {
+    **moments.MOMENTS,
+    **nested.NESTED,
     exp.Column: _column,
     exp.Literal: _literal,
     exp.Boolean: lambda compiler, node: pl.lit(bool(node.this)),
     exp.Null: lambda compiler, node: pl.lit(None),
-    exp.Paren: _unary(lambda x: x),
-    exp.Alias: _unary(lambda x: x),
-    exp.Neg: _unary(lambda x: -x),
-    exp.Not: _unary(lambda x: ~x),
-    exp.And: _binary(lambda a, b: a & b),
-    exp.Or: _binary(lambda a, b: a | b),
-    exp.EQ: _binary(lambda a, b: a == b),
-    exp.NEQ: _binary(lambda a, b: a != b),
-    exp.LT: _binary(lambda a, b: a < b),
-    exp.LTE: _binary(lambda a, b: a <= b),
-    exp.GT: _binary(lambda a, b: a > b),
-    exp.GTE: _binary(lambda a, b: a >= b),
-    exp.NullSafeEQ: _binary(lambda a, b: a.eq_missing(b)),
-    exp.NullSafeNEQ: _binary(lambda a, b: a.ne_missing(b)),
-    exp.Add: _shift(lambda a, b: a + b),
-    exp.Sub: _shift(lambda a, b: a - b),
-    exp.Mul: _binary(lambda a, b: a * b),
-    exp.Div: _binary(lambda a, b: a / b),
-    exp.IntDiv: _binary(_whole),
-    exp.Mod: _binary(_rest),
-    exp.Pow: _binary(lambda a, b: a.cast(pl.Float64) ** b),
-    exp.DPipe: _binary(lambda a, b: pl.concat_str([_text(a), _text(b)])),
-    exp.Interval: _interval,
+    exp.Paren: unary(lambda x: x),
+    exp.Alias: unary(lambda x: x),
+    exp.Neg: unary(lambda x: -x),
+    exp.Not: unary(lambda x: ~x),
+    exp.And: binary(lambda a, b: a & b),
+    exp.Or: binary(lambda a, b: a | b),
+    exp.EQ: binary(lambda a, b: a == b),
+    exp.NEQ: binary(lambda a, b: a != b),
+    exp.LT: binary(lambda a, b: a < b),
+    exp.LTE: binary(lambda a, b: a <= b),
+    exp.GT: binary(lambda a, b: a > b),
+    exp.GTE: binary(lambda a, b: a >= b),
+    exp.NullSafeEQ: binary(lambda a, b: a.eq_missing(b)),
+    exp.NullSafeNEQ: binary(lambda a, b: a.ne_missing(b)),
+    exp.Mul: binary(lambda a, b: a * b),
+    exp.Div: binary(lambda a, b: a / b),
+    exp.IntDiv: binary(_whole),
+    exp.Mod: binary(_rest),
+    exp.Pow: binary(lambda a, b: a.cast(pl.Float64) ** b),
+    exp.DPipe: binary(lambda a, b: pl.concat_str([_text(a), _text(b)])),
     exp.Like: _like(is_folded=False),
     exp.ILike: _like(is_folded=True),
     exp.Case: _case,
@@ -628,19 +528,19 @@ _COMPILED: dict[type, Compiled] = {
     exp.Nullif: lambda c, n: pl.when(~c(n.this).eq_missing(c(n.expression))).then(c(n.this)),
     exp.Greatest: lambda c, n: pl.max_horizontal(c.all([n.this, *n.expressions])),
     exp.Least: lambda c, n: pl.min_horizontal(c.all([n.this, *n.expressions])),
-    exp.Abs: _unary(lambda x: x.abs()),
-    exp.Sign: _unary(lambda x: x.sign().cast(pl.Int8)),
-    exp.Sqrt: _unary(lambda x: x.sqrt()),
-    exp.Exp: _unary(lambda x: x.exp()),
-    exp.Ln: _unary(lambda x: x.log()),
+    exp.Abs: unary(lambda x: x.abs()),
+    exp.Sign: unary(lambda x: x.sign().cast(pl.Int8)),
+    exp.Sqrt: unary(lambda x: x.sqrt()),
+    exp.Exp: unary(lambda x: x.exp()),
+    exp.Ln: unary(lambda x: x.log()),
     exp.Log: _log,
-    exp.Floor: _unary(lambda x: x.floor()),
-    exp.Ceil: _unary(lambda x: x.ceil()),
+    exp.Floor: unary(lambda x: x.floor()),
+    exp.Ceil: unary(lambda x: x.ceil()),
     exp.Round: _round,
-    exp.Lower: _unary(lambda x: x.str.to_lowercase()),
-    exp.Upper: _unary(lambda x: x.str.to_uppercase()),
-    exp.Length: _unary(lambda x: x.str.len_chars().cast(pl.Int64)),
-    exp.Reverse: _unary(lambda x: x.str.reverse()),
+    exp.Lower: unary(lambda x: x.str.to_lowercase()),
+    exp.Upper: unary(lambda x: x.str.to_uppercase()),
+    exp.Length: unary(lambda x: x.str.len_chars().cast(pl.Int64)),
+    exp.Reverse: unary(lambda x: x.str.reverse()),
     exp.Trim: _trim,
     exp.Substring: _substring,
     exp.Left: _left,
@@ -648,43 +548,41 @@ _COMPILED: dict[type, Compiled] = {
     exp.Replace: _replace,
     exp.Concat: _concat,
     exp.ConcatWs: _concat_ws,
-    exp.Contains: _binary(lambda a, b: a.str.contains(b, literal=True)),
-    exp.StartsWith: _binary(lambda a, b: a.str.starts_with(b)),
-    exp.EndsWith: _binary(lambda a, b: a.str.ends_with(b)),
+    exp.Contains: binary(lambda a, b: a.str.contains(b, literal=True)),
+    exp.StartsWith: binary(lambda a, b: a.str.starts_with(b)),
+    exp.EndsWith: binary(lambda a, b: a.str.ends_with(b)),
     exp.SplitPart: _split_part,
     exp.RegexpLike: _regexp_like,
     exp.RegexpExtract: _regexp_extract,
     exp.RegexpReplace: _regexp_replace,
-    exp.JSONExtractScalar: _json_text,
-    exp.Extract: _extract,
-    exp.TimestampTrunc: _date_trunc,
-    exp.DateTrunc: _date_trunc,
-    exp.UnixToTime: _from_epoch,
-    exp.TimeToStr: _strftime,
-    exp.Bracket: _bracket,
     exp.Anonymous: _anonymous,
-    exp.Cbrt: _unary(lambda x: x.cbrt()),
-    exp.IsNan: _unary(lambda x: x.is_nan()),
-    exp.IsInf: _unary(lambda x: x.is_infinite()),
-    exp.ArrayContains: _binary(lambda a, b: a.list.contains(b)),
-    exp.BitwiseAnd: _binary(lambda a, b: a & b),
-    exp.BitwiseOr: _binary(lambda a, b: a | b),
+    exp.Cbrt: unary(lambda x: x.cbrt()),
+    exp.IsNan: unary(lambda x: x.is_nan()),
+    exp.IsInf: unary(lambda x: x.is_infinite()),
+    exp.BitwiseAnd: binary(lambda a, b: a & b),
+    exp.BitwiseOr: binary(lambda a, b: a | b),
+    exp.BitwiseXor: binary(lambda a, b: a ^ b),
+    exp.BitwiseNot: unary(lambda x: ~x),
+    exp.Trunc: unary(lambda x: pl.when(x < 0).then(x.ceil()).otherwise(x.floor())),
+    exp.Pi: lambda compiler, node: pl.lit(math.pi),
+    exp.Sin: unary(lambda x: x.sin()),
+    exp.Cos: unary(lambda x: x.cos()),
+    exp.Tan: unary(lambda x: x.tan()),
+    exp.Asin: unary(lambda x: x.arcsin()),
+    exp.Acos: unary(lambda x: x.arccos()),
+    exp.Atan: unary(lambda x: x.arctan()),
+    exp.Atan2: binary(pl.arctan2),
+    exp.Degrees: unary(lambda x: x.degrees()),
+    exp.Radians: unary(lambda x: x.radians()),
+    exp.Split: binary(lambda a, b: a.str.split(b)),
+    exp.RegexpFullMatch: _regexp_full,
+    exp.SimilarTo: _regexp_full,
+    exp.RegexpExtractAll: _regexp_all,
+    exp.MD5: unary(lambda x: _digest(x, "md5")),
+    exp.SHA2: unary(lambda x: _digest(x, "sha256")),
     exp.StrPosition: _position,
     exp.Pad: _pad,
     exp.Repeat: lambda c, n: pl.concat_str(
         [c(n.this)] * max(1, int(c.constant(n.args["times"], "how many times")))
     ),
-    exp.DateDiff: _date_diff,
-    exp.TimeToUnix: _named_part("EPOCH"),
-    exp.Week: _named_part("WEEK"),
-    exp.Year: _named_part("YEAR"),
-    exp.Quarter: _named_part("QUARTER"),
-    exp.Month: _named_part("MONTH"),
-    exp.Day: _named_part("DAY"),
-    exp.DayOfMonth: _named_part("DAY"),
-    exp.DayOfWeek: _named_part("DOW"),
-    exp.DayOfYear: _named_part("DOY"),
-    exp.Hour: _named_part("HOUR"),
-    exp.Minute: _named_part("MINUTE"),
-    exp.Second: _named_part("SECOND"),
 }

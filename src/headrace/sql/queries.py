@@ -44,6 +44,7 @@ from headrace.sql.relations import (
 )
 from headrace.sql.row_numbers import AT, Ranking, RankingCompiler, is_ranked, with_qualify
 from headrace.sql.statements import SIDE_OUTPUT, WINDOW, Emit, WindowText
+from headrace.sql.table_joins import changed_rows
 from headrace.sql.text import SqlText, near, place_of
 
 _REFUSED = {
@@ -268,7 +269,7 @@ class QueryCompiler:
         if select.args.get("order") or select.args.get("limit"):
             return self._limited(select, read, plain, items, scope, common, is_plain=is_plain)
         if is_plain:
-            made = self._rows(plain, items, common)
+            made = self._rows(select, plain, items, common)
             if text is not None and not _joins_in_window(relation):
                 raise source.mistake(
                     "a window is for aggregates, such as count(*), or SELECT DISTINCT", text.place
@@ -403,7 +404,8 @@ class QueryCompiler:
                         if table in ("", name) and (
                             table or is_first or column not in scope.shared
                         ):
-                            found.append((column, exp.column(own, quoted=True), item))
+                            one = own if table else scope.shared.get(column, own)
+                            found.append((column, exp.column(one, quoted=True), item))
             elif isinstance(item, exp.Alias):
                 found.append((item.alias, scope.resolved(item.this), item))
             elif is_column:
@@ -421,11 +423,38 @@ class QueryCompiler:
             yield name, tree
 
     def _rows(
-        self, plain: Compiler, items: Sequence[tuple[str, Any]], common: Selection
+        self,
+        select: exp.Select,
+        plain: Compiler,
+        items: Sequence[tuple[str, Any]],
+        common: Selection,
     ) -> Selection:
         """Compile rows that are made one by one."""
+        lists = [(name, node) for name, node in items if isinstance(node, exp.Explode)]
+        for _, node in lists[1 - int(common.origin.has_deletes) :]:
+            raise self.source.mistake(
+                "rows of a join of tables have no UNNEST"
+                if common.origin.has_deletes
+                else "a SELECT has one UNNEST: put the other one in a query around it",
+                place_of(node),
+            )
+        items = [(name, node.this if (name, node) in lists else node) for name, node in items]
         made = {name: plain(node).alias(name) for name, node in items}
+        if common.origin.has_deletes:
+            trees = {name: (node, made[name]) for name, node in items}
+            after, key = changed_rows(self.source, select, common.origin, common.where, trees)
+            return replace(
+                common,
+                where=None,
+                after=after,
+                columns=tuple(made),
+                is_total=False,
+                is_changing=True,
+                key=key,
+                has_deletes=True,
+            )
         times = _times_of(items, common.origin.times)
+        key = () if lists or common.where is not None else _key_of(items, common.origin.key)
         if self.keeps_bounds and common.origin.is_total:
             for bound in BOUNDS:
                 if bound in common.origin.columns and bound not in made:
@@ -436,8 +465,10 @@ class QueryCompiler:
             after=tuple(made.values()),
             columns=tuple(made),
             times=times,
+            unnested=lists[0][0] if lists else None,
             is_total=common.origin.is_total and not common.origin.is_changing,
             is_changing=common.origin.is_changing,
+            key=key,
         )
 
     def _group_trees(
@@ -579,7 +610,7 @@ class QueryCompiler:
                 place_of(distinct),
             )
         keys = self._group_trees(select, items)
-        aggregates = Aggregates(plain, [name for name, _ in keys])
+        aggregates = Aggregates(plain, [name for name, _ in keys], self.name)
         known = {name: pl.col(name) for name in (*(name for name, _ in keys), *heads)}
         groups = {text_of(node): pl.col(name) for name, node in keys}
         after = Compiler(self.source, known, (), aggregates, plain.columns, groups, self.functions)
@@ -637,6 +668,17 @@ def _joins_in_window(relation: Relation) -> bool:
 
 def _is_bound(node: Any) -> bool:
     return isinstance(node, exp.Column) and node.name in BOUNDS
+
+
+def _key_of(items: Sequence[tuple[str, Any]], key: Sequence[str]) -> tuple[str, ...]:
+    """Return the key of a table behind a query that only selects columns of it, among them all.
+
+    What it computes would be there for a row without values, too, which deletes its key.
+    """
+    names = {t.name: name for name, t in items if isinstance(t, exp.Column) and not t.table}
+    if len(names) < len(items) or not set(key) <= set(names):
+        return ()
+    return tuple(names[name] for name in key)
 
 
 def _times_of(items: Sequence[tuple[str, Any]], times: Mapping[str, Span]) -> dict[str, Span]:

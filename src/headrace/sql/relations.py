@@ -29,7 +29,8 @@ class Relation:
     ``times`` has the columns that follow the event time of their row: by how many milliseconds
     they are ahead of it, at least and at most. ``is_total``: rows are results of aggregates.
     ``is_changing``: later rows take the place of earlier ones; with a ``key``, those that have the
-    same.
+    same. ``has_deletes``: the stream of it has a column ``is_deleted`` beside these; a row with it
+    has nothing but its key, and takes the earlier one away.
     """
 
     columns: tuple[str, ...]
@@ -37,6 +38,7 @@ class Relation:
     is_total: bool = False
     is_changing: bool = False
     key: tuple[str, ...] = ()
+    has_deletes: bool = False
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,6 +82,25 @@ class Joining(Relation):
     after: tuple[pl.Expr, ...] = ()
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TableJoining(Relation):
+    """A join of two tables by all of their keys; its rows are how the result changes.
+
+    ``added`` are columns of the right side that are joined to ``kept``, those of the left one. Of
+    these ``made`` makes the columns of the result.
+    """
+
+    name: str
+    site: Site
+    left: Relation
+    right: Relation
+    right_keys: tuple[str, ...]
+    kept: tuple[str, ...]
+    added: Mapping[str, str]
+    how: str
+    made: Mapping[str, pl.Expr]
+
+
 @dataclass(frozen=True)
 class TopK:
     """``topk``: the key to rank within, the column to rank, that of its score, and how many."""
@@ -94,8 +115,8 @@ class TopK:
 class Selection(Relation):
     """A ``SELECT``: ``before`` are the columns that are grouped, ``after`` those of the result.
 
-    Without ``window``, aggregates are running totals; without these, rows are made one by one.
-    State is stored under ``name``.
+    Without ``window``, aggregates are running totals; without these, rows are made one by one, or
+    of each element of the array that the column ``unnested`` is. State is stored under ``name``.
     """
 
     name: str
@@ -109,6 +130,7 @@ class Selection(Relation):
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     having: pl.Expr | None = None
     after: tuple[pl.Expr, ...] = ()
+    unnested: str | None = None
     top_k: TopK | None = None
 
 
@@ -226,7 +248,7 @@ class Scope:
                         f"no table {head.name!r} here; {near(head.name, known)}", place_of(node)
                     )
                 found = shown[0] if len(shown) == 1 else head.name
-            return _column(head, found, inner)
+            return _column(node, head, found, inner)
 
         return tree.transform(own)
 
@@ -241,10 +263,15 @@ class Scope:
         return found
 
 
-def _column(head: Any, name: str, inner: list[Any]) -> exp.Column:
+def _column(node: Any, head: Any, name: str, inner: list[Any]) -> Any:
     """Return a column of the rows, or the field of one that is a struct."""
     own = exp.Identifier(this=name, quoted=True)
     own.meta.update(head.meta)
+    if starts := [part.meta["start"] for part in node.parts if "start" in part.meta]:
+        own.meta["start"] = min(starts)
     if not inner:
         return exp.Column(this=own)
-    return exp.Column(this=inner[-1].copy(), table=own)
+    found: Any = exp.Column(this=inner[0].copy(), table=own)
+    for part in inner[1:]:
+        found = exp.StructExtract(this=found, expression=exp.Literal.string(part.name))
+    return found

@@ -17,7 +17,7 @@ import headrace as hr
 from headrace import plugins
 from headrace.errors import InvalidInputError
 from headrace.graph.builder import Graph
-from headrace.graph.operators import Site
+from headrace.graph.operators import IS_DELETED, Site
 from headrace.graph.windows import BOUNDS
 from headrace.sql.expressions import data_type
 from headrace.sql.relations import Relation, Selection
@@ -177,14 +177,16 @@ def fitted(
         for old, new in zip(given, names, strict=True)
     ]
     order = sink.columns or names
+    flags = (pl.col(IS_DELETED),) if rows.has_deletes else ()
     return Selection(
         name=sink.name,
         site=site,
         origin=rows,
-        after=tuple(made[names.index(column)] for column in order),
+        after=(*(made[names.index(column)] for column in order), *flags),
         columns=order,
         times={n: rows.times[o] for o, n in zip(given, names, strict=True) if o in rows.times},
         is_changing=rows.is_changing,
+        has_deletes=rows.has_deletes,
     )
 
 

@@ -14,11 +14,12 @@ from headrace.graph import agg
 from headrace.graph.builder import Graph, Stream, processing_time
 from headrace.graph.introspection import site_at
 from headrace.graph.joins import Table
-from headrace.graph.operators import Site
+from headrace.graph.operators import IS_DELETED, Site
 from headrace.graph.rankings import FirstRows
 from headrace.graph.windows import BOUNDS, LATE_SIDE
 from headrace.plan.inference import Inference
 from headrace.sql.functions import given_functions, with_functions
+from headrace.sql.mistakes import SqlSite
 from headrace.sql.queries import QueryCompiler, in_ms
 from headrace.sql.ranking import RANKED, TOP
 from headrace.sql.relations import (
@@ -31,6 +32,7 @@ from headrace.sql.relations import (
     Reading,
     Relation,
     Selection,
+    TableJoining,
     TopK,
     late_of,
 )
@@ -66,6 +68,7 @@ def query_stream(
         InvalidInputError: the query has a mistake, or the columns of a stream are not known.
     """
     source = SqlText(query, f"{site} sql")
+    site = SqlSite(site.file, site.line, source)
     tree, emit = parse_stream_query(source)
     given = {INPUT: stream, stream.name: stream, **others}
     relations = {one: _relation(key, one) for key, one in given.items()}
@@ -163,6 +166,11 @@ class StreamBuilder:
             return self._merged(rows)
         if isinstance(rows, Joining):
             return self._joined(rows)
+        if isinstance(rows, TableJoining):
+            with site_at(rows.site):
+                changes = self._table_of(rows, rows.key, rows.name).changes(f"{rows.name}.changes")
+                made = [one.alias(name) for name, one in rows.made.items()]
+                return changes.select(*made, IS_DELETED)
         if isinstance(rows, Limiting):
             return self._limited(rows)
         if isinstance(rows, Late):
@@ -192,6 +200,24 @@ class StreamBuilder:
                 **lateness,  # type: ignore[arg-type]
             )
 
+    def _table_of(self, rows: Relation, keys: Sequence[str], name: str) -> Table[Stream]:
+        """Return a table of rows by their key; of a join of tables the join."""
+        if isinstance(rows, TableJoining):
+            left = self._table_of(rows.left, rows.left.key, f"{rows.name}.left")
+            right = self._table_of(rows.right, rows.right_keys, f"{rows.name}.right")
+            return left.join(right, how=rows.how, columns=rows.added, name=rows.name)
+        known = self._given.get(rows)
+        if isinstance(known, Table):
+            return known
+        return self._keyed(rows, keys).table(name=name)
+
+    def _keyed(self, rows: Relation, keys: Sequence[str]) -> Stream:
+        """Return the rows of a table, by its key; those that are deleted have no value beside."""
+        stream = self.stream(rows)
+        if rows.has_deletes:
+            stream = stream.select(*rows.columns)
+        return stream.partition_by(*keys)
+
     def _joined(self, rows: Joining) -> Stream:
         left, known = self.stream(rows.left), self._given.get(rows.right)
         with site_at(rows.site):
@@ -204,7 +230,7 @@ class StreamBuilder:
             table = known if isinstance(known, Table) else None
             with site_at(rows.site):
                 if table is None:
-                    keyed = self.stream(rows.right).partition_by(*rows.right_keys)
+                    keyed = self._keyed(rows.right, rows.right_keys)
                     history = "0s" if rows.as_of == EVENT else None
                     table = keyed.table(name=f"{rows.name}.table", history=history)
                 made = left.join(table, as_of=rows.as_of, **options)
@@ -233,6 +259,9 @@ class StreamBuilder:
     def _selected(self, stream: Stream, query: Selection) -> Stream:
         if query.where is not None:
             stream = stream.filter(query.where)
+        if query.unnested is not None:
+            made = dict(zip(query.columns, query.after, strict=True))
+            return stream.flat_map(made.pop(query.unnested), *made.values()).select(*query.columns)
         if not query.aggregates:
             return stream.select(*query.after)
         stream = stream.select(*query.before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from headrace.errors import InvalidInputError
@@ -19,10 +19,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class SqlText:
-    """The text of an app, and the name of its file, for messages."""
+    """The text of an app, and the name of its file, for messages.
+
+    ``compiled`` has what trees of the text became, inner ones first: ``mistakes`` shows by it where
+    an expression is that does not fit the columns of a stream.
+    """
 
     text: str
     file: str = "query"
+    compiled: list[tuple[str, Any, Any]] = field(default_factory=list, compare=False, repr=False)
 
     def mistake(self, message: str, place: Place) -> InvalidInputError:
         """Return an error that shows a place in the text."""

@@ -105,6 +105,7 @@ MISTAKES = [
     ("sql deploy none.sql", "cannot read the SQL app none.sql"),
     ("sql deploy none.sql --rollback", "cannot read the SQL app none.sql"),
     ("sql explain none.sql", "cannot read the SQL app none.sql"),
+    ("sql run none.sql --standalone", "cannot read the SQL app none.sql"),
     ("sql serve none.sql", "cannot read the SQL app none.sql"),
     ("sql test none.sql", "cannot read the SQL app none.sql"),
     ("sql query none.sql 'select 1'", "cannot read the SQL app none.sql"),

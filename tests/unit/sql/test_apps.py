@@ -280,6 +280,7 @@ JOIN_HEAD = """CREATE APPLICATION shop;
 CREATE INPUT TABLE a(at, k, v) FROM SCRIBE("a") TIME at;
 CREATE INPUT TABLE b(at, k, w) FROM SCRIBE("b") TIME at;
 CREATE INPUT TABLE t(id, at, x, PRIMARY KEY (id)) FROM SCRIBE("t") TIME at;
+CREATE INPUT TABLE u(id, y, PRIMARY KEY (id)) FROM SCRIBE("u");
 """
 NEAR = "a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 1 MINUTE"
 
@@ -325,6 +326,35 @@ NEAR = "a.k = b.k AND b.at BETWEEN a.at AND a.at + INTERVAL 1 MINUTE"
         ("SELECT v FROM a JOIN t ON a.v = t.x", "t ON", "PRIMARY KEY; 'id' is missing"),
         ("SELECT v FROM a FULL JOIN t ON a.k = t.id", "", "a stream and a table have no FULL JOIN"),
         ("SELECT x FROM t JOIN a ON a.k = t.id", "a ON", "a table with a PRIMARY KEY is the right"),
+        (
+            "SELECT x FROM t RIGHT JOIN u ON t.id = u.id",
+            "",
+            "tables have no RIGHT JOIN: write LEFT",
+        ),
+        (
+            "SELECT x FROM t FULL JOIN u ON t.id = u.id",
+            "",
+            "a FULL JOIN of tables needs USING (key)",
+        ),
+        (
+            "SELECT x FROM t JOIN u ON t.x = u.id",
+            "t.x",
+            "compares the columns of their PRIMARY KEYs",
+        ),
+        (
+            "SELECT x FROM t JOIN u ON t.id = u.id AND x > y",
+            "x > y",
+            "PRIMARY KEYs only: use WHERE",
+        ),
+        ("SELECT x FROM t [1 hour] JOIN u USING (id)", "u USING", "a join of tables has no window"),
+        ("SELECT x FROM t JOIN u USING (id)", "x FROM", "select all of the key; 'id' is missing"),
+        ("SELECT x FROM t FULL JOIN u USING (id)", "x FROM", "the column of USING is missing"),
+        (
+            "SELECT id, x AS is_deleted FROM t JOIN u USING (id)",
+            "x AS",
+            "have a column 'is_deleted'",
+        ),
+        ("SELECT id, unnest([x]) AS e FROM t JOIN u USING (id)", "unnest", "have no UNNEST"),
         ("SELECT x FROM a JOIN t [1 minute] ON a.k = t.id", "t [", "has no window"),
         ("SELECT x FROM a LEFT JOIN t ON a.k = t.id AND x > v", "x > v", "LEFT JOIN is known with"),
         ("SELECT x FROM a ASOF JOIN t ON a.k = t.id", "t ON", "ASOF JOIN needs the event times"),
@@ -337,7 +367,7 @@ def test_a_mistake_in_a_join_is_shown_where_it_is(query: str, at: str, message: 
         load_app(SqlText(text, "app.sql"))
     shown = caught.value.message.splitlines()
     assert message in shown[0]
-    assert shown[0].startswith("app.sql:5:")
+    assert shown[0].startswith("app.sql:6:")
     marked = shown[1][shown[2].index("^") :]
     assert marked.startswith(at)
 
@@ -489,13 +519,46 @@ def test_each_statement_is_explained_by_its_operators(tmp_path: Path) -> None:
     assert "  sums (stage 1)\n    window of 5m\n" in text
 
 
-def test_a_type_that_does_not_fit_names_the_statement(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("query", "mark", "message"),
+    [
+        (
+            TABLE.replace("sum(amount)", "avg(user)"),
+            "avg(user)",
+            "avg(user) needs numbers; the col",
+        ),
+        (TABLE.replace("amount)", "upper(amount))"), "upper(amount)", "got `i64`; amount is int64"),
+        (TABLE + " WHERE user > 3", "user > 3", "cannot compare string with numeric type"),
+        (TABLE + " WHERE amount", "amount", "filter needs one true or false; amount gives int64"),
+        (TABLE + " HAVING sum(amount)", "sum(amount)", "filter needs one true or false"),
+        (
+            "CREATE STREAM s AS SELECT user || 'a' AS u,\n left(user, 2) + amount AS z FROM orders",
+            "left(user, 2) + amount",
+            "arithmetic on dtypes str and i64 is not allowed",
+        ),
+        (
+            "CREATE STREAM s AS SELECT list_sum(user) AS u FROM orders",
+            "list_sum(user)",
+            "user is st",
+        ),
+    ],
+)
+def test_a_type_that_does_not_fit_is_shown_where_it_is(
+    tmp_path: Path, query: str, mark: str, message: str
+) -> None:
     file = home_with_app(tmp_path, 1)
-    file.write_text(HEAD + TABLE.replace("user, sum(amount)", "avg(user)"))
-    told = refused("sql", "check", file, "--home", tmp_path)
-    assert "shop.sql:3" in told
-    assert "operator 'sums'" in told
-    assert "mean('user') needs numbers; the column is string" in told
+    file.write_text(HEAD + query)
+    shown = refused("sql", "check", file, "--home", tmp_path).splitlines()
+    at = next(n for n, line in enumerate(shown) if f"{file.name}:" in line)
+    place, line, marks = shown[at : at + 3]
+    assert message in place
+    begin = marks.index("^")
+    assert line[begin : begin + len(marks.strip())] == mark
+    text = HEAD + query
+    is_last = "WHERE" in query or "HAVING" in query
+    behind = text[: text.rindex(mark) if is_last else text.index(mark, len(HEAD))]
+    row, column = behind.count("\n") + 1, len(behind) - behind.rfind("\n")
+    assert f"{file.name}:{row}:{column}: " in place
 
 
 def test_an_app_is_tried_on_files(tmp_path: Path) -> None:

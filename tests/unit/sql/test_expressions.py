@@ -39,6 +39,11 @@ ROWS = pl.DataFrame(
             {"x": 0, "y": "b"},
         ],
         "doc": ['{"a": {"b": "x"}, "n": 3}', "{}", None, '{"a": 1}', '{"n": [1, 2]}'],
+        "l": [[3, 1, 2], [], None, [5, None, 5], [-1]],
+        "m": [[1, 9], [4], [1], [5], None],
+        "w": [["b", "a"], [None, "c"], [], None, ["a", "a"]],
+        "q": [[[1], [2, 3]], [], None, [[4]], [[]]],
+        "d": [{"x": {"y": n}} for n in range(5)],
     },
     schema_overrides={"i": pl.Int64, "j": pl.Int64},
 )
@@ -79,8 +84,29 @@ instr(s, ',') | position('Love' in s) | epoch(t) | date_diff('day', t, timestamp
 date_diff('hour', t, timestamp '2025-06-01 12:10:00')
 date_diff('month', t, timestamp '2026-01-01') | date_diff('year', t, timestamp '2026-01-01')
 date_diff('minute', timestamp '2025-06-01 12:10:00', t) | r.x | r.y || s
+[i, j, 3] | [s, p] | l[1] | l[-1] | l[9] | l[1:2] | l[2:] | list_slice(l, 2, 3) | array_length(l)
+list_extract(l, 2) | list_sum(l) | list_avg(l) | list_min(l) | list_max(l) | list_count(l)
+list_unique(l) | list_sort(list_distinct(l)) | list_sort(l) | list_reverse_sort(l) | list_reverse(w)
+list_concat(l, m) | list_append(l, j) | list_prepend(0, m) | list_contains(l, 1) | l && m
+list_has_any(l, m) | list_has_all(l, m) | array_to_string(w, '-') | array_to_string(l, ', ')
+string_split(s, ',') | flatten(q) | list_transform(l, lambda x: x * 2)
+list_filter(l, lambda x: x > 1)
+[x + 1 for x in l if x > 1] | list_transform(w, lambda x: upper(x))
+list_filter(w, lambda e: e = 'a')
+{'a': i, 'b': s} | struct_pack(n := j) | struct_extract(r, 'y') | r['x'] | d.x.y | d['x']['y']
+doc -> 'a' ->> 'b' | doc -> '$.a' | json_extract(doc, '$.n') | json_extract(doc, '$.n[1]')
+json_array_length(doc -> 'n') | json_valid(s) | json_keys(doc) | regexp_full_match(s, '.*e')
+regexp_matches(s, '^ADA', 'i') | s similar to 'A.*' | regexp_extract_all(s, '[a-z]') | trunc(f)
+sin(g) | cos(g) | tan(g) | asin(g / 10) | acos(g / 10) | atan(g) | atan2(f, g) | degrees(g)
+radians(g) | pi() | xor(j, 3) | j | 8 | ~j | md5(s) | sha256(p) | make_date(2020 + j, 2, 3)
+make_timestamp(2020, 1, j + 5, 3, 4, 5.25) | last_day(t) | dayname(t) | monthname(t)
+time_bucket(interval '5 minutes', t) | time_bucket(interval '7 days', t) | to_timestamp(j)
+t + interval 1 month | t - interval '2 years' | t + interval '3 days' | date_add(t, interval 1 hour)
+strptime('2026-01-31 1:' || (abs(j) + 10), '%Y-%m-%d %H:%M') | try_strptime(s, '%Y') | epoch_us(t)
+ifnull(s, p)
 """
 CASES = [case.strip() for line in SAME.strip().splitlines() for case in line.split(" | ")]
+CASES = ["j | 8" if case == "j" else case for case in CASES if case != "8"]
 
 
 def compiled(text: str) -> pl.Expr:
@@ -100,6 +126,10 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, datetime.date):
         return value
+    if isinstance(value, list):
+        return list(map(plain, value))
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
     return float(value)
 
 
@@ -121,7 +151,7 @@ def test_it_computes_what_duckdb_computes(database: Any, text: str) -> None:
     column = made.alias("found")
     if not made.meta.root_names():
         column = column.first()
-    found = list(map(plain, ROWS.select(column)["found"]))
+    found = list(map(plain, ROWS.select(column)["found"].to_list()))
     if len(found) == 1:
         found *= ROWS.height
     assert len(found) == len(expected)
