@@ -66,7 +66,7 @@ def run(window: Window, log: Sequence[Record], lateness: int, cuts: Sequence[int
 
 
 def _epoch(node: Node, part: Any, before: int, watermark: int) -> int:
-    node.clear_counts()
+    node.counts.clear()
     node.begin(1, 0, before)
     for partition in range(PARTITIONS):
         rows = [(record, mark) for record, mark in part if record.partition == partition]
