@@ -37,7 +37,7 @@ class ApiAddress(msgspec.Struct, frozen=True):
 
 
 TIMEOUT_S = 40.0
-ASKED_S = 2.0
+ASKED_S = 5.0
 """So long a command waits for an answer that files have, too."""
 
 _T = TypeVar("_T")
