@@ -82,6 +82,8 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     found = Shop(tmp_path_factory.mktemp("live"))
     with found.start() as running:
         found.feed(running)
+        # The first request loads the API, for which commands would not wait on a busy machine.
+        Client(found.word.parent, "shop", 60).read("/v1/description")
         yield found
 
 
