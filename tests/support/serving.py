@@ -7,6 +7,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Self
 
+from tests.support.processes import until
+
 from headrace.bus import Bus
 from headrace.clock import SystemClock
 from headrace.config import Settings
@@ -17,7 +19,6 @@ from headrace.serving.resp import RequestLimits, RequestReader, bulks, plain_get
 from headrace.serving.rows import ColumnRows, encode_rows
 from headrace.serving.server import Origin, ServeOptions, TableServer
 from headrace.serving.table import ServedTable, Tables, TableVersion
-from tests.support.processes import until
 
 __all__ = [
     "ClientLimits",

@@ -1,6 +1,8 @@
-"""Serving (Laser): keys of committed state, streams and daily tables, over Redis's protocol and HTTP.
+"""Serving, as Laser does: keys of committed state, streams and daily tables.
 
-``headrace serve`` answers; ``Client`` asks. Source: seed 003, section 2.5.
+``headrace serve`` answers over Redis's protocol and HTTP; ``Client`` asks.
+
+Source: seed 003, section 2.5.
 """
 
 from __future__ import annotations

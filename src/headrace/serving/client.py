@@ -251,7 +251,8 @@ class Client(Closeable):
     def version(self) -> int:
         """Return the version of the table; of several servers the lowest."""
         calls = [partial(self._ask, one, "HR.VERSION", self.table) for one in self._map]
-        return min(found[0] for found in self._patiently(lambda: self._all(calls)))
+        versions: list[int] = [one[0] for one in self._patiently(lambda: self._all(calls))]
+        return min(versions)
 
     def wait(self, version: int) -> int:
         """Return the version of the table once it is so high; read-your-epoch.
@@ -295,7 +296,7 @@ class Client(Closeable):
         self._map = found
 
     def _all(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
-        if self._pool is None or len(calls) < 2:  # noqa: PLR2004 - one needs no thread
+        if self._pool is None or len(calls) < 2:
             return [call() for call in calls]
         return [one.result() for one in [self._pool.submit(call) for call in calls]]
 

@@ -33,7 +33,7 @@ class Entries(Closeable):
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries while nobody reads; of a key that comes twice the last value counts."""
 
-    def loaded(self) -> None:  # noqa: B027 - most have nothing left to do
+    def loaded(self) -> None:
         """Make all that was loaded readable."""
 
     @abstractmethod

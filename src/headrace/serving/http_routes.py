@@ -53,8 +53,24 @@ class KeysAsk(BaseModel):
     wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S)] = 0.0
 
 
-_AtLeast = Annotated[int, Query(ge=-1, le=LAST, description="lowest version to answer with")]
-_WaitS = Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="how long to wait for that")]
+class RowsAsk(BaseModel):
+    """Which rows: of a key, or of a range of keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    key: Annotated[list[str] | None, Field(description="columns of one key")] = None
+    prefix: Annotated[str | None, Field(description="begin of a first column of text")] = None
+    low: Annotated[list[str] | None, Field(alias="from", description="lowest key")] = None
+    high: Annotated[list[str] | None, Field(alias="before", description="key to stop before")] = (
+        None
+    )
+    limit: Annotated[int, Field(ge=1, le=MAX_ROWS)] = 100
+    at_least: Annotated[int, Field(ge=-1, le=LAST, description="lowest version to show")] = -1
+    wait_s: Annotated[float, Field(ge=0, le=MAX_WAIT_S, description="how long to wait for it")] = (
+        0.0
+    )
+
+
 _Accept = Annotated[str, Header(description=f"{ARROW}, or JSON")]
 
 
@@ -74,27 +90,17 @@ def make_app(tables: Tables, token: str) -> FastAPI:
 
     @app.get("/v1/tables/{name}/rows")
     def rows(
-        name: str,
-        key: Annotated[list[str] | None, Query(description="columns of one key")] = None,
-        prefix: Annotated[str | None, Query(description="begin of a first column of text")] = None,
-        low: Annotated[list[str] | None, Query(alias="from", description="lowest key")] = None,
-        high: Annotated[
-            list[str] | None, Query(alias="before", description="key to stop before")
-        ] = None,
-        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 100,
-        at_least: _AtLeast = -1,
-        wait_s: _WaitS = 0.0,
-        accept: _Accept = "application/json",
+        name: str, asked: Annotated[RowsAsk, Query()], accept: _Accept = "application/json"
     ) -> Response:
         """Rows of a key, of a range or of a prefix, in the order of keys."""
         table = tables.named(name)
-        _waited(table, at_least, wait_s)
-        if key:
-            encoded = [_encoded(table, key)]
-            version, values = table.read(encoded, at_least)
+        _waited(table, asked.at_least, asked.wait_s)
+        if asked.key:
+            encoded = [_encoded(table, asked.key)]
+            version, values = table.read(encoded, asked.at_least)
             return _answer(table, version, encoded, values, None, accept)
-        first, behind = _range(table, prefix, low, high)
-        version, found, after = table.scan(first, behind, limit)
+        first, behind = _range(table, asked)
+        version, found, after = table.scan(first, behind, asked.limit, asked.at_least)
         keys, held = [one for one, _ in found], [one for _, one in found]
         return _answer(table, version, keys, held, after, accept)
 
@@ -140,27 +146,29 @@ def _typed(table: ServedTable, key: Sequence[Any]) -> tuple[Any, ...]:
     if table.shape.are_keys_free:
         return tuple(key)
     words = [
-        "null" if one is None else one if isinstance(one, str) else msgspec.json.encode(one).decode()
+        "null"
+        if one is None
+        else one
+        if isinstance(one, str)
+        else msgspec.json.encode(one).decode()
         for one in key
     ]
     return typed_key(words, table.shape.key_schema)
 
 
-def _range(
-    table: ServedTable, prefix: str | None, low: list[str] | None, high: list[str] | None
-) -> tuple[bytes, bytes | None]:
-    if prefix is not None:
-        if low or high:
+def _range(table: ServedTable, asked: RowsAsk) -> tuple[bytes, bytes | None]:
+    if asked.prefix is not None:
+        if asked.low or asked.high:
             raise InvalidInputError("give either prefix, or from and before")
-        begin = table.shape.prefix(prefix.encode())
+        begin = table.shape.prefix(asked.prefix.encode())
         if begin is None:
             raise InvalidInputError(
                 f"the first column of the key of table {table.name!r} is no text; use from and "
                 "before"
             )
         return begin, begin + b"\xff" * 16
-    first = _encoded(table, low) if low else b""
-    return first, _encoded(table, high) if high else None
+    first = _encoded(table, asked.low) if asked.low else b""
+    return first, _encoded(table, asked.high) if asked.high else None
 
 
 def _answer(

@@ -126,6 +126,7 @@ class StoreSource(Source):
         self._generation = -1
         self._tasks: dict[str, _TaskReplica] = {}
         self._news: dict[bytes, bytes | None] = {}
+        self._passed: Callable[[Changes], None] = self._note
         self._shown: object = None
         self._rested_s = 0.0
 
@@ -212,15 +213,14 @@ class StoreSource(Source):
             groups = group_range(int(number), state.task_counts[stage], state.key_groups)
             task = self._tasks.get(name)
             if task is None:
-                task = self._tasks[name] = _TaskReplica(
-                    entry.name, lambda changes: self._passed(changes)
-                )
-            restorer = StateRestorer(
-                TaskName(state.job, stage, int(number), groups), self._files
-            )
+                task = self._tasks[name] = _TaskReplica(entry.name, self._pass)
+            restorer = StateRestorer(TaskName(state.job, stage, int(number), groups), self._files)
             target = Position(state.lineage, held.epoch, held.attempt)
             if task.position != target:
                 restorer.fill(task, (entry.name,), target, segments, RestoreCounts())
+
+    def _pass(self, changes: Changes) -> None:
+        self._passed(changes)  # to what is loaded, or to the news of the epoch
 
     def _note(self, changes: Changes) -> None:
         keys, values = self._own(changes)

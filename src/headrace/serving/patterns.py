@@ -1,4 +1,4 @@
-"""Patterns of keys, as SCAN has them: ``*``, ``?``, ``[a-z]``, ``[^a]``, and ``\\`` before a letter."""
+r"""Patterns of keys, as SCAN has them: ``*``, ``?``, ``[a-z]``, ``[^a]``, and a backslash."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _class(inner: bytes) -> bytes:
 def _letters(part: bytes) -> bytes:
     """Return a letter of a class, or a range of two, whichever way round they are."""
     plain = re.sub(rb"\\(.)", rb"\1", part, flags=re.DOTALL)
-    if len(plain) == 3 and plain[1:2] == b"-":  # noqa: PLR2004 - a letter, a dash, a letter
+    if len(plain) == 3 and plain[1:2] == b"-":
         low, high = sorted((plain[:1], plain[2:]))
         return re.escape(low) + b"-" + re.escape(high)
     return b"".join(re.escape(plain[at : at + 1]) for at in range(len(plain)))

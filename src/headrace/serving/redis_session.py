@@ -7,7 +7,7 @@ Redis replica does. Commands of Headrace's own begin with ``HR.``.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -31,7 +31,14 @@ from headrace.serving.resp import (
     reply,
 )
 from headrace.serving.rows import field_text
-from headrace.serving.table import LoadingError, MovedError, ServedTable, StaleError, Tables, is_text
+from headrace.serving.table import (
+    LoadingError,
+    MovedError,
+    ServedTable,
+    StaleError,
+    Tables,
+    is_text,
+)
 
 VERSION = "7.2.0"
 """Of Redis whose commands these are; clients ask."""
@@ -147,12 +154,13 @@ class RedisSession:
             if not least <= len(request) - 1 <= most:
                 text = name.decode("ascii", "replace").lower()
                 return error(f"ERR wrong number of arguments for '{text}' command")
-            return handler(self, request[1:])
+            answer: bytes = getattr(self, handler)(request[1:])
         except _RefusedError as refused:
             return error(str(refused))
         except HeadraceError as failed:
             kind = next((word for of, word in _KINDS.items() if isinstance(failed, of)), "ERR")
             return error(f"{kind} {failed.message}")
+        return answer
 
     def _unknown(self, name: bytes, request: Sequence[bytes]) -> bytes:
         if not self._is_known:
@@ -315,9 +323,7 @@ class RedisSession:
     def _version(self, words: list[bytes]) -> bytes:
         table = self._table(words[0])
         version = table.version
-        return array(
-            [integer(version.number), integer(version.at_ms), integer(table.staleness_ms)]
-        )
+        return array([integer(version.number), integer(version.at_ms), integer(table.staleness_ms)])
 
     def _describe(self, words: list[bytes]) -> bytes:
         del words
@@ -356,7 +362,7 @@ class RedisSession:
             rest = rest[1:]
         while rest:
             option = rest[0].upper()
-            if option == b"AUTH" and len(rest) > 2:  # noqa: PLR2004
+            if option == b"AUTH" and len(rest) > 2:
                 self._log_in(rest[2], rest[1])
                 rest = rest[3:]
             elif option == b"SETNAME" and len(rest) > 1:
@@ -369,7 +375,7 @@ class RedisSession:
                 "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client "
                 "and select the RESP protocol version at the same time"
             )
-        self._protocol, self._null = wanted, NULL_2 if wanted == 2 else NULL_3  # noqa: PLR2004
+        self._protocol, self._null = wanted, NULL_2 if wanted == 2 else NULL_3
         facts = {
             "server": "redis",
             "version": VERSION,
@@ -392,7 +398,7 @@ class RedisSession:
                 return integer(self._number)
             case b"GETNAME":
                 return bulk(self._name) if self._name else self._null
-            case b"SETNAME" if len(words) == 2:  # noqa: PLR2004
+            case b"SETNAME" if len(words) == 2:
                 self._name = words[1]
                 return OK
             case b"SETINFO" | b"NO-EVICT" | b"NO-TOUCH":
@@ -550,7 +556,7 @@ class _RangeOptions(NamedTuple):
 
 def _integer(word: bytes, refusal: str = "ERR value is not an integer or out of range") -> int:
     with suppress(ValueError):
-        if len(word) <= 20 and b"_" not in word:  # noqa: PLR2004
+        if len(word) <= 20 and b"_" not in word:
             return int(word)
     raise _RefusedError(refusal)
 
@@ -567,45 +573,44 @@ def _described(name: bytes) -> bytes:
     )
 
 
-Handler = Callable[[RedisSession, list[bytes]], bytes]
 _MANY = 1 << 30
 _NO_KEYS, _ONE, _ALL = (0, 0, 0), (1, 1, 1), (1, -1, 1)
 
-_COMMANDS: dict[bytes, tuple[int, int, Handler, tuple[int, int, int]]] = {
-    b"GET": (1, 1, RedisSession._get, _ONE),
-    b"MGET": (1, _MANY, RedisSession._mget, _ALL),
-    b"EXISTS": (1, _MANY, RedisSession._exists, _ALL),
-    b"TTL": (1, 1, RedisSession._ttl, _ONE),
-    b"PTTL": (1, 1, RedisSession._pttl, _ONE),
-    b"TYPE": (1, 1, RedisSession._type, _ONE),
-    b"STRLEN": (1, 1, RedisSession._strlen, _ONE),
-    b"HGET": (2, 2, RedisSession._hget, _ONE),
-    b"HMGET": (2, _MANY, RedisSession._hmget, _ONE),
-    b"HGETALL": (1, 1, RedisSession._hgetall, _ONE),
-    b"HKEYS": (1, 1, RedisSession._hkeys, _ONE),
-    b"HVALS": (1, 1, RedisSession._hvals, _ONE),
-    b"HLEN": (1, 1, RedisSession._hlen, _ONE),
-    b"HEXISTS": (2, 2, RedisSession._hexists, _ONE),
-    b"SCAN": (1, 7, RedisSession._scan, _NO_KEYS),
-    b"DBSIZE": (0, 0, RedisSession._dbsize, _NO_KEYS),
-    b"PING": (0, 1, RedisSession._ping, _NO_KEYS),
-    b"ECHO": (1, 1, RedisSession._echo, _NO_KEYS),
-    b"AUTH": (1, 2, RedisSession._auth, _NO_KEYS),
-    b"HELLO": (0, 7, RedisSession._hello, _NO_KEYS),
-    b"SELECT": (1, 1, RedisSession._select, _NO_KEYS),
-    b"CLIENT": (1, _MANY, RedisSession._client, _NO_KEYS),
-    b"CONFIG": (1, _MANY, RedisSession._config, _NO_KEYS),
-    b"COMMAND": (0, _MANY, RedisSession._command, _NO_KEYS),
-    b"INFO": (0, _MANY, RedisSession._info, _NO_KEYS),
-    b"QUIT": (0, _MANY, RedisSession._quit, _NO_KEYS),
-    b"RESET": (0, 0, RedisSession._reset, _NO_KEYS),
-    b"HR.TABLES": (0, 0, RedisSession._describe, _NO_KEYS),
-    b"HR.VERSION": (1, 1, RedisSession._version, _NO_KEYS),
-    b"HR.READ": (3, _MANY, RedisSession._read, _NO_KEYS),
-    b"HR.RANGE": (3, 6, RedisSession._range, _NO_KEYS),
-    b"HR.PREFIX": (2, 5, RedisSession._prefix, _NO_KEYS),
+_COMMANDS: dict[bytes, tuple[int, int, str, tuple[int, int, int]]] = {
+    b"GET": (1, 1, "_get", _ONE),
+    b"MGET": (1, _MANY, "_mget", _ALL),
+    b"EXISTS": (1, _MANY, "_exists", _ALL),
+    b"TTL": (1, 1, "_ttl", _ONE),
+    b"PTTL": (1, 1, "_pttl", _ONE),
+    b"TYPE": (1, 1, "_type", _ONE),
+    b"STRLEN": (1, 1, "_strlen", _ONE),
+    b"HGET": (2, 2, "_hget", _ONE),
+    b"HMGET": (2, _MANY, "_hmget", _ONE),
+    b"HGETALL": (1, 1, "_hgetall", _ONE),
+    b"HKEYS": (1, 1, "_hkeys", _ONE),
+    b"HVALS": (1, 1, "_hvals", _ONE),
+    b"HLEN": (1, 1, "_hlen", _ONE),
+    b"HEXISTS": (2, 2, "_hexists", _ONE),
+    b"SCAN": (1, 7, "_scan", _NO_KEYS),
+    b"DBSIZE": (0, 0, "_dbsize", _NO_KEYS),
+    b"PING": (0, 1, "_ping", _NO_KEYS),
+    b"ECHO": (1, 1, "_echo", _NO_KEYS),
+    b"AUTH": (1, 2, "_auth", _NO_KEYS),
+    b"HELLO": (0, 7, "_hello", _NO_KEYS),
+    b"SELECT": (1, 1, "_select", _NO_KEYS),
+    b"CLIENT": (1, _MANY, "_client", _NO_KEYS),
+    b"CONFIG": (1, _MANY, "_config", _NO_KEYS),
+    b"COMMAND": (0, _MANY, "_command", _NO_KEYS),
+    b"INFO": (0, _MANY, "_info", _NO_KEYS),
+    b"QUIT": (0, _MANY, "_quit", _NO_KEYS),
+    b"RESET": (0, 0, "_reset", _NO_KEYS),
+    b"HR.TABLES": (0, 0, "_describe", _NO_KEYS),
+    b"HR.VERSION": (1, 1, "_version", _NO_KEYS),
+    b"HR.READ": (3, _MANY, "_read", _NO_KEYS),
+    b"HR.RANGE": (3, 6, "_range", _NO_KEYS),
+    b"HR.PREFIX": (2, 5, "_prefix", _NO_KEYS),
 }
-"""By name: fewest and most arguments, what answers, and which arguments are keys."""
+"""By name: fewest and most arguments, the method that answers, and which arguments are keys."""
 
 _BEFORE_LOGIN = frozenset((b"AUTH", b"HELLO", b"QUIT", b"RESET"))
 _WRITES = frozenset(

@@ -168,7 +168,7 @@ class RequestReader:
 
 def _number(text: bytes) -> int | None:
     digits = text.removeprefix(b"-")
-    return int(text) if digits.isdigit() and len(digits) <= 10 else None  # noqa: PLR2004
+    return int(text) if digits.isdigit() and len(digits) <= 10 else None
 
 
 def _plain_requests(data: bytes, limits: RequestLimits) -> tuple[list[list[bytes]], bytes]:
@@ -240,7 +240,7 @@ def reply(value: Any, protocol: int) -> bytes:
     """
     match value:
         case None:
-            return NULL_3 if protocol == 3 else NULL_2  # noqa: PLR2004
+            return NULL_3 if protocol == 3 else NULL_2
         case bytes():
             return bulk(value)
         case str():
@@ -252,7 +252,7 @@ def reply(value: Any, protocol: int) -> bytes:
         case float():
             return bulk(repr(value).encode())
         case Mapping():
-            head = b"%%%d\r\n" % len(value) if protocol == 3 else b"*%d\r\n" % (2 * len(value))  # noqa: PLR2004
+            head = b"%%%d\r\n" % len(value) if protocol == 3 else b"*%d\r\n" % (2 * len(value))
             return head + b"".join(reply(one, protocol) for pair in value.items() for one in pair)
     return array([reply(one, protocol) for one in value])
 

@@ -178,9 +178,7 @@ class TableServer:
         )
         self.socket = listen(options.host, options.port, shared=options.shared)
         facts.port = self.port = self.socket.getsockname()[1]
-        self._http = (
-            None if options.http_port is None else listen(options.host, options.http_port)
-        )
+        self._http = None if options.http_port is None else listen(options.host, options.http_port)
         token = self._password or secrets.token_urlsafe(32)
         redaction.remember(token)
         self.place = None if self._http is None else place_at(self._http, token)
@@ -400,7 +398,7 @@ def processes(count: int, words: Sequence[str], host: str, port: int) -> int:
                 f"{host}, port {port}, cannot be listened on: {failed.strerror}; give another "
                 "--port, or 0 for one that is free"
             ) from failed
-        number = kept.getsockname()[1]
+        number: int = kept.getsockname()[1]
         command = [sys.executable, "-m", "headrace.cli.main", "serve", *words]
         command += ["--host", host, "--port", str(number), "--shared"]
         running = [subprocess.Popen(command) for _ in range(count)]

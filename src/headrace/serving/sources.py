@@ -296,6 +296,7 @@ class Follower:
         self, sources: Sequence[Source], clock: Clock, told: Callable[[ServedTable], None]
     ) -> None:
         self._sources, self._clock, self._told = sources, clock, told
+        self._loaded: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-follower", daemon=True)
 
@@ -320,7 +321,7 @@ class Follower:
     def _step(self, source: Source) -> float:
         """Bring a source one step further; return when it is to be asked again, seconds."""
         table = source.table
-        was_loaded, before = table.is_loaded, table.problem
+        before = table.problem
         try:
             if source.follow():
                 return 0.0
@@ -330,6 +331,7 @@ class Follower:
                 self._told(table)
             return FAILED_S
         table.caught_up()
-        if table.is_loaded and (not was_loaded or before):
+        if table.is_loaded and (before or table.name not in self._loaded):
+            self._loaded.add(table.name)
             self._told(table)
         return source.look_s

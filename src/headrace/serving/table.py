@@ -177,14 +177,18 @@ class ServedTable:
             keys = [self._own(key) for key in keys]
         with self._moved:
             entries, version = self._loaded(), self._version
-            if at_least is not None and version.number < at_least:
-                raise StaleError(
-                    f"table {self.name!r} shows version {version.number}, asked for {at_least}"
-                )
+            if at_least is not None:
+                self._check(at_least)
             found = entries.get_many(keys)
             if None in found:
                 self._look_for_texts(entries, keys, found)
         return version, found if self._ttl_ms is None else self._alive(found)
+
+    def _check(self, at_least: int) -> None:
+        if self._version.number < at_least:
+            raise StaleError(
+                f"table {self.name!r} shows version {self._version.number}, asked for {at_least}"
+            )
 
     def _look_for_texts(
         self, entries: Entries, keys: Sequence[bytes], found: list[bytes | None]
@@ -234,7 +238,7 @@ class ServedTable:
         return max(1, written + self._ttl_ms - self._clock.now_ms())
 
     def scan(
-        self, low: bytes, high: bytes | None, most: int
+        self, low: bytes, high: bytes | None, most: int, at_least: int = -1
     ) -> tuple[TableVersion, list[tuple[bytes, bytes]], bytes | None]:
         """Return entries with ``low <= key < high``, in the order of keys.
 
@@ -244,8 +248,10 @@ class ServedTable:
 
         Raises:
             LoadingError: nothing is loaded yet.
+            StaleError: the version is lower than ``at_least``.
         """
         with self._moved:
+            self._check(at_least)
             version, rows = self._version, self._loaded().scan(low, high, most)
         after = rows[-1][0] + b"\0" if len(rows) == most else None
         if self._ttl_ms is not None:
@@ -265,12 +271,8 @@ class ServedTable:
             while not self.is_loaded or self._version.number < number:
                 left = deadline.remaining()
                 if left <= 0 or not self._moved.wait(left):
-                    if self._version.number >= number:
-                        break
-                    raise StaleError(
-                        f"table {self.name!r} shows version {self._version.number}, asked for "
-                        f"{number}"
-                    )
+                    self._check(number)
+                    self._loaded()
             return self._version
 
     def _loaded(self) -> Entries:
@@ -326,9 +328,7 @@ class Tables:
             InvalidInputError: there is none of that name.
         """
         if (found := self.by_name.get(name)) is None:
-            raise InvalidInputError(
-                f"no table {name!r} is served; found {', '.join(self.by_name)}"
-            )
+            raise InvalidInputError(f"no table {name!r} is served; found {', '.join(self.by_name)}")
         return found
 
     def of(self, key: bytes) -> tuple[ServedTable, bytes] | None:

@@ -1,4 +1,4 @@
-"""What fills served tables: state of jobs by epochs, streams, daily tables; each swap in one step."""
+"""What fills served tables: state of jobs by epochs, streams, daily tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.support.serving import Served
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.records.keys import encode_key
 from headrace.serving import Client
 from headrace.testing import TestDriver
 
@@ -119,7 +118,10 @@ def test_totals_are_served_as_columns(tmp_path: Path) -> None:
         driver.feed("clicks", rows(("a", 1), ("b", 2), ("a", 5)))
         driver.run()
         with Served(driver.settings, driver.bus, ("job", "totals:aggregate=sums")) as served:
-            assert shown(served.table("sums")) == {"a": {"n": 6, "most": 5}, "b": {"n": 2, "most": 2}}
+            assert shown(served.table("sums")) == {
+                "a": {"n": 6, "most": 5},
+                "b": {"n": 2, "most": 2},
+            }
             driver.feed("clicks", rows(("b", 7)))
             driver.run()
             served.reach("sums", driver.state.epoch)
@@ -144,24 +146,26 @@ def test_a_stream_is_served_as_the_latest_value_of_each_key(home: Home, on_disk:
     home.create("prices", PRICES, partitions=3, key=("symbol", "day"))
     home.send("prices", [price(s, d, d * 1.0) for s in ("ab", "ac", "b") for d in range(20)])
     home.send("prices", [price("ab", 3, 7.5, "late"), price("ac", 4, None)])
-    with Served(home.settings(), home.bus, ("stream", "prices"), on_disk=on_disk) as served:
-        with Client(served.address, "prices") as client:
-            assert client.get(("ab", 3)) == {"price": 7.5, "note": "late"}
-            assert client.get(("ac", 4), "none") == "none"
-            assert client.get_many([("b", 1), ("b", 99)]) == [{"price": 1.0, "note": None}, None]
-            assert [key for key, _ in client.prefix("a")] == [
-                *(("ab", d) for d in range(20)),
-                *(("ac", d) for d in range(20) if d != 4),
-            ]
-            assert [key for key, _ in client.prefix(("b",), limit=2)] == [("b", 0), ("b", 1)]
-            ranged = [key for key, _ in client.range(("ab", 18), ("ac", 2))]
-            assert ranged == [("ab", 18), ("ab", 19), ("ac", 0), ("ac", 1)]
-            home.send("prices", [price("b", 1, None), price("b", 2, 9.0), price("z", 0, 0.0)])
-            read = client.read([("b", 1), ("b", 2), ("z", 0)], at_least=65)
-            assert read.values == [None, {"price": 9.0, "note": None}, {"price": 0.0, "note": None}]
-            assert read.version == client.wait(65) == 65
-            assert client.get(("b", 1)) is None
-            assert [key for key, _ in client.range(("b", 19))] == [("b", 19), ("z", 0)]
+    with (
+        Served(home.settings(), home.bus, ("stream", "prices"), on_disk=on_disk) as served,
+        Client(served.address, "prices") as client,
+    ):
+        assert client.get(("ab", 3)) == {"price": 7.5, "note": "late"}
+        assert client.get(("ac", 4), "none") == "none"
+        assert client.get_many([("b", 1), ("b", 99)]) == [{"price": 1.0, "note": None}, None]
+        assert [key for key, _ in client.prefix("a")] == [
+            *(("ab", d) for d in range(20)),
+            *(("ac", d) for d in range(20) if d != 4),
+        ]
+        assert [key for key, _ in client.prefix(("b",), limit=2)] == [("b", 0), ("b", 1)]
+        ranged = [key for key, _ in client.range(("ab", 18), ("ac", 2))]
+        assert ranged == [("ab", 18), ("ab", 19), ("ac", 0), ("ac", 1)]
+        home.send("prices", [price("b", 1, None), price("b", 2, 9.0), price("z", 0, 0.0)])
+        read = client.read([("b", 1), ("b", 2), ("z", 0)], at_least=65)
+        assert read.values == [None, {"price": 9.0, "note": None}, {"price": 0.0, "note": None}]
+        assert read.version == client.wait(65) == 65
+        assert client.get(("b", 1)) is None
+        assert [key for key, _ in client.range(("b", 19))] == [("b", 19), ("z", 0)]
 
 
 def test_several_servers_share_the_keys_and_a_client_knows_which_has_which(home: Home) -> None:
