@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import coredis
 import msgspec
 import pyarrow as pa
 import pytest
@@ -167,6 +169,27 @@ def test_redis_py_reads_a_stream_by_either_protocol(people: Home, protocol: int)
         lines = client.execute_command("HR.RANGE", "people", "p005", "p009", "LIMIT", 2)
         assert lines[1][::2] == [encode_key((f"p00{n}",)) for n in (5, 6)]
         assert lines[2] is not None
+
+
+def test_coredis_reads_as_redis_py_does(people: Home) -> None:
+    async def read(port: int) -> list[Any]:
+        client = coredis.Redis(host="127.0.0.1", port=port)
+        async with client:
+            return [
+                await client.ping(),
+                await client.hgetall("people:p010"),
+                await client.mget(["people:p001", "people:nobody"]),
+                await client.exists(["people:p001"]),
+                await client.ttl("people:p001"),
+                sorted([key async for key in client.scan_iter(match="people:p19*", count=3)]),
+            ]
+
+    with Served(people.settings(), people.bus, ("stream", "people")) as served:
+        found = asyncio.run(read(served.port))
+    packed = msgspec.msgpack.encode({"age": 1, "city": "c1"})
+    assert found[:3] == [b"PONG", {b"age": b"10", b"city": b"c1"}, (packed, None)]
+    assert found[3:5] == [1, -1]
+    assert found[5] == [b"people:" + encode_key((f"p{n}",)) for n in range(190, 200)]
 
 
 def test_redis_cli_and_redis_benchmark_find_what_they_look_for(people: Home) -> None:

@@ -218,3 +218,40 @@ def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
     ):
         with pytest.raises(InvalidInputError, match=reason):
             Served(settings, home.bus, source, **options)
+
+
+DAY_US = 86_400_000_000
+TOPICS = {"at": pa.timestamp("us", tz="UTC"), "tag": pa.string(), "topic": pa.string()}
+
+
+@hr.job("topics")
+def topics(g: hr.Graph) -> None:
+    g.input("tagged").send_to(g.output_table("topics", time="at"))
+
+
+def tagged(day: int, *tags: str) -> list[dict[str, Any]]:
+    return [{"at": day * DAY_US, "tag": tag, "topic": f"{tag} of {day}"} for tag in tags]
+
+
+def test_a_daily_table_is_loaded_whole_and_swapped_when_a_day_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.serving.sources.TABLE_LOOK_S", 0.02)
+    with TestDriver(topics, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("tagged", TOPICS, time="at")
+        driver.feed("tagged", tagged(0, "a", "b") + tagged(1, "b"))
+        driver.run()
+        options: Any = {"keys": ("tag",), "values": ("topic",), "is_bare": True}
+        with (
+            Served(driver.settings, driver.bus, ("table", "topics"), **options) as served,
+            Served(driver.settings, driver.bus, ("table", "topics"), days="all", **options) as every,
+            Client(served.address, "topics", str) as client,
+        ):
+            first = client.version()
+            assert shown(served.table("topics")) == {"a": "a of 0", "b": "b of 0"}
+            assert shown(every.table("topics")) == {"a": "a of 0", "b": "b of 1"}
+            driver.feed("tagged", tagged(1, "c") + tagged(2, "d"))
+            driver.run()
+            client.wait(first + 1)
+            assert client.get_many(["a", "b", "c", "d"]) == [None, "b of 1", "c of 1", None]
+            assert served.table("topics").version.label == "table topics, 1970-01-02"
