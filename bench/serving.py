@@ -1,10 +1,11 @@
 """How fast `headrace serve` is, beside Redis: `python bench/serving.py [--keys N]` prints JSON.
 
 Keys and values of about ten bytes, of a stream. `redis-benchmark` asks with 50 connections beside
-the server: GETs one by one, GETs in pipelines of 16, and MGETs of 100 keys (its rate is of keys). Redis
-gets the same entries and questions, in turn with the server, and each rate is the median of some
-rounds. `half` is the 99th percentile in ms of GETs at half the rate of the first, by one thread that
-sends at set times. `load` is keys a second from the start of reading until a table is served.
+the server: GETs one by one, GETs in pipelines of 16, and MGETs of 100 keys (whose rate is of keys).
+Redis gets the same entries and questions, in turn with the server, and each rate is the median of
+some rounds. `half` is the 99th percentile in ms of GETs at half the rate of the first, sent by one
+thread at set times. `load` is keys a second from rows in memory into entries of each kind, and
+`served_keys_a_second` those from the start of the command until the table is served.
 """
 
 from __future__ import annotations

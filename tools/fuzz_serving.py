@@ -4,18 +4,17 @@
     python tools/fuzz_serving.py CORPUS -max_total_time=600
 
 CORPUS is a folder, in which what reaches new code is kept; the options are those of libFuzzer. The
-first byte of an input says in which pieces the others come. It fails where a session raises, answers
-with what is no reply, gives something away before the password, or where the pieces change what
-is answered.
+first byte of an input says in which pieces the others come. It fails where a session raises,
+answers with what is no reply, gives something away before the password, or where the pieces change
+what is answered.
 """
 
 from __future__ import annotations
 
 import sys
 
-import pyarrow as pa
-
 import atheris
+import pyarrow as pa
 
 with atheris.instrument_imports(include=["headrace.serving"]):
     from headrace.clock import SystemClock

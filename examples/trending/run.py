@@ -122,9 +122,7 @@ class Pipeline:
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """Start an app in a process of its own; its log is in the home."""
         file = str(HERE / STAGES[name].app)
-        return self._begin(
-            name, "run", file, "--standalone", "--set", "job.tasks=2", *words
-        )
+        return self._begin(name, "run", file, "--standalone", "--set", "job.tasks=2", *words)
 
     def _begin(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "headrace.cli.main", *words]

@@ -32,7 +32,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
         list[str] | None,
         typer.Option(
             metavar="JOB:STORE[=NAME]",
-            help="Committed state of a job; can be repeated.",
+            help="Committed state of a job.",
             show_default=False,
         ),
     ] = None,
@@ -40,7 +40,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
         list[str] | None,
         typer.Option(
             metavar="STREAM[=NAME]",
-            help="Latest value of each key of a stream; can be repeated.",
+            help="Latest value of each key of a stream.",
             show_default=False,
             autocompletion=stream_names,
         ),
@@ -49,7 +49,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
         list[str] | None,
         typer.Option(
             metavar="TABLE[=NAME]",
-            help="Daily table of the warehouse; can be repeated.",
+            help="Daily table of the warehouse.",
             show_default=False,
         ),
     ] = None,
@@ -131,7 +131,10 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
             min=0.1, metavar="SECONDS", help="A client that takes no reply for so long is cut off."
         ),
     ] = 10.0,
-    shared: Annotated[bool, typer.Option("--shared", hidden=True)] = False,
+    shared: Annotated[
+        bool,
+        typer.Option("--shared", help="Other processes of this user may listen on the same port."),
+    ] = False,
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
@@ -187,8 +190,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
         words += [*(["--bare"] if bare else []), *(["--json"] if as_json else [])]
         several(processes, words, host, port)
         return
-    if shared:
-        end_with_parent()
+    end_with_parent()
     console = _Console(as_json=as_json)
     with open_home_bus(settings) as bus:
         server = TableServer(options, settings, bus, SystemClock(), console.told)

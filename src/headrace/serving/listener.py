@@ -1,8 +1,8 @@
 """Answers clients of Redis's protocol: sockets, and nothing of what is asked.
 
 One thread and one ``epoll``, without an event loop between: what a client sent is read, answered
-and sent in three calls. A client that does not take its replies is not read any further, and cut off
-when that takes too long.
+and sent in three calls. A client that does not take its replies is not read any further, and is cut
+off when that takes too long.
 """
 
 from __future__ import annotations

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 FOLDER = "serving"
 LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 HTTP_END_S = 2
+PARENT = "SERVING_PARENT"
+"""The variable with the process that started others on a shared port."""
+
 SWITCH_S = 0.0005
 """How long the thread that follows may hold the interpreter while clients wait."""
 
@@ -366,12 +369,14 @@ def _stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process when its parent ends."""
+    """Have the kernel end this process with its parent, where that one is ``processes``."""
+    parent = os.environ.pop(PARENT, "")
+    if not parent:
+        return
     import ctypes  # noqa: PLC0415 - only the processes of a shared port need it
 
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    if os.getppid() != parent or parent == 1:
+    if os.getppid() != int(parent):  # it ended before the kernel was asked
         raise SystemExit(1)
 
 
@@ -401,7 +406,8 @@ def processes(count: int, words: Sequence[str], host: str, port: int) -> int:
         number: int = kept.getsockname()[1]
         command = [sys.executable, "-m", "headrace.cli.main", "serve", *words]
         command += ["--host", host, "--port", str(number), "--shared"]
-        running = [subprocess.Popen(command) for _ in range(count)]
+        environment = {**os.environ, PARENT: str(os.getpid())}
+        running = [subprocess.Popen(command, env=environment) for _ in range(count)]
         over = threading.Event()
         with _stopped_by_signals(over.set):
             while not over.wait(0.2) and all(one.poll() is None for one in running):

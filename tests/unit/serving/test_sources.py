@@ -244,7 +244,9 @@ def test_a_daily_table_is_loaded_whole_and_swapped_when_a_day_is_complete(
         options: Any = {"keys": ("tag",), "values": ("topic",), "is_bare": True}
         with (
             Served(driver.settings, driver.bus, ("table", "topics"), **options) as served,
-            Served(driver.settings, driver.bus, ("table", "topics"), days="all", **options) as every,
+            Served(
+                driver.settings, driver.bus, ("table", "topics"), days="all", **options
+            ) as every,
             Client(served.address, "topics", str) as client,
         ):
             first = client.version()
