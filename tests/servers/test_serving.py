@@ -21,10 +21,10 @@ import pytest
 import redis
 from tests.support.homes import Home
 from tests.support.processes import Started, until
+from tests.support.servers import encode_key
 from tests.support.serving import ClientLimits, Served, raw, request
 
 import headrace as hr
-from headrace.records.keys import encode_key
 from headrace.testing import TestDriver
 
 JOB = """

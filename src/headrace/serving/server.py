@@ -38,7 +38,14 @@ from headrace.serving.job_source import StoreSource, shape_of
 from headrace.serving.listener import ClientLimits, RedisListener, listen
 from headrace.serving.redis_session import ServerFacts
 from headrace.serving.resp import RequestLimits
-from headrace.serving.sources import DailySource, Follower, Source, StreamSource, column_rows
+from headrace.serving.sources import (
+    TABLE_LOOK_S,
+    DailySource,
+    Follower,
+    Source,
+    StreamSource,
+    column_rows,
+)
 from headrace.serving.table import KEY_GROUPS, ServedTable, Tables
 
 if TYPE_CHECKING:
@@ -105,6 +112,7 @@ class ServeOptions:
         shared: other processes listen on the same port.
         clients: limits of clients.
         requests: limits of requests.
+        look_s: between two looks for another snapshot of a daily table.
     """
 
     origins: tuple[Origin, ...]
@@ -122,6 +130,7 @@ class ServeOptions:
     shared: bool = False
     clients: ClientLimits = field(default_factory=ClientLimits)
     requests: RequestLimits = field(default_factory=RequestLimits)
+    look_s: float = TABLE_LOOK_S
 
     def check(self) -> None:
         """Refuse what cannot be.
@@ -267,7 +276,14 @@ class TableServer:
         )
         table = self._table(origin, rows)
         return DailySource(
-            table, self._entries, folder, origin.source, rows, options.days, self._clock
+            table,
+            self._entries,
+            folder,
+            origin.source,
+            rows,
+            options.days,
+            self._clock,
+            options.look_s,
         )
 
     def _table(self, origin: Origin, rows: object) -> ServedTable:

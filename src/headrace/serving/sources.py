@@ -235,6 +235,7 @@ class DailySource(Source):
         days: a day, several as ``2013-01-01..2013-01-31``, ``all``, or ``latest``: the last one
             that is complete, or where none is, the last one.
         clock: for the time of a version.
+        look_s: between two looks.
     """
 
     def __init__(
@@ -246,8 +247,9 @@ class DailySource(Source):
         rows: ColumnRows,
         days: str,
         clock: Clock,
+        look_s: float,
     ) -> None:
-        super().__init__(table, made, TABLE_LOOK_S)
+        super().__init__(table, made, look_s)
         self._folder, self._name, self._rows = folder, name, rows
         self._days, self._clock = days, clock
         self._shown: tuple[str, ...] | None = None

@@ -234,14 +234,13 @@ def tagged(day: int, *tags: str) -> list[dict[str, Any]]:
 
 
 def test_a_daily_table_is_loaded_whole_and_swapped_when_a_day_is_complete(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr("headrace.serving.sources.TABLE_LOOK_S", 0.02)
     with TestDriver(topics, home=tmp_path / "home", memory_bus=False) as driver:
         driver.create("tagged", TOPICS, time="at")
         driver.feed("tagged", tagged(0, "a", "b") + tagged(1, "b"))
         driver.run()
-        options: Any = {"keys": ("tag",), "values": ("topic",), "is_bare": True}
+        options: Any = {"keys": ("tag",), "values": ("topic",), "is_bare": True, "look_s": 0.02}
         with (
             Served(driver.settings, driver.bus, ("table", "topics"), **options) as served,
             Served(
