@@ -7,9 +7,11 @@ value. People and other programs may write a key as text, which stands for one o
 from __future__ import annotations
 
 import base64
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import repeat
 from typing import Any
 
@@ -20,7 +22,7 @@ from headrace.coordinator.catalog import StoreEntry
 from headrace.coordinator.inspection.row_filters import free_key, typed_key
 from headrace.coordinator.inspection.store_rows import StoreRows
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.records.keys import decode_key, encode_columns, encode_key
+from headrace.records.keys import INTEGER, STRING, decode_key, encode_columns, encode_key
 from headrace.state.value_types import plain
 
 VALUE = "value"
@@ -29,6 +31,7 @@ VALUE = "value"
 Encoded = tuple[list[bytes], list[bytes]]
 _pack = msgspec.msgpack.Encoder().encode
 _GROUP = b"\0\0"
+_INTEGER, _SIGN = struct.Struct(">BQ"), 1 << 63
 _MAP_FORMS = ((16, b"\x80", 0), (1 << 16, b"\xde", 2))
 
 
@@ -111,6 +114,31 @@ class RowShape(ABC):
             with suppress(InvalidInputError):
                 found_keys.append(encode_key(key))
         return list(dict.fromkeys(found_keys))
+
+    def of_texts(self, texts: Sequence[bytes]) -> list[bytes] | None:
+        """Return the first candidate of each of many texts, quickly; ``None``: one by one.
+
+        Args:
+            texts: without bytes below the space.
+        """
+        kind = self._only_kind
+        if kind == STRING:
+            return [b"\x30%b\0\0" % text for text in texts]
+        if kind == INTEGER and all(map(bytes.isdigit, texts)):
+            numbers = list(map(int, texts))
+            if max(numbers, default=0) < _SIGN:
+                return [_INTEGER.pack(INTEGER, number + _SIGN) for number in numbers]
+        return None
+
+    @cached_property
+    def _only_kind(self) -> int:
+        """The tag of the only column of the key, where it is text or an integer; else -1."""
+        kinds = self.key_schema.types
+        if len(kinds) != 1:
+            return -1
+        if pa.types.is_string(kinds[0]):
+            return STRING
+        return INTEGER if pa.types.is_integer(kinds[0]) else -1
 
     def prefix(self, text: bytes) -> bytes | None:
         """Return what keys begin with whose first column is text that begins so."""

@@ -179,10 +179,17 @@ class ServedTable:
             entries, version = self._loaded(), self._version
             if at_least is not None:
                 self._check(at_least)
-            found = entries.get_many(keys)
+            found = entries.get_many(self._as_keys(keys))
             if None in found:
                 self._look_for_texts(entries, keys, found)
         return version, found if self._ttl_ms is None else self._alive(found)
+
+    def _as_keys(self, keys: Sequence[bytes]) -> Sequence[bytes]:
+        """Return texts as what they are likeliest to stand for, where all are texts."""
+        joined = b"".join(keys)
+        if _BINARY.search(joined) or b" " in joined:
+            return keys
+        return self.shape.of_texts(keys) or keys
 
     def _check(self, at_least: int) -> None:
         if self._version.number < at_least:
