@@ -104,20 +104,22 @@ class Pipeline:
         dimensions = self.bus.create(StreamSpec(SERVED, 1, schema, key=("dimension",)))
         columns = [pa.array(DIMENSIONS.keys()), pa.array(DIMENSIONS.values())]
         dimensions.append_rows(pa.table(columns, schema=schema))
-        self._address = "127.0.0.1:0"
-        self._address = self.serve()
+        self._address = self._served()
 
-    def serve(self) -> str:
-        """Serve the dimensions; return the address, which is the same when it is started again."""
+    def _served(self) -> str:
+        """Serve the dimensions; return the address, once they are loaded."""
         log = self.home / f"{SERVED}.log"
-        log.write_bytes(b"")
-        port = self._address.rpartition(":")[2]
-        process = self._begin(SERVED, "serve", "--stream", SERVED, "--port", port)
+        self._address = "127.0.0.1:0"
+        process = self._serve()
         while log.read_bytes().count(b"\n") < 2:  # where it listens, and that all is loaded
             if (code := process.poll()) is not None:
                 raise SystemExit(f"headrace serve ended with {code}; see {log}")
             CLOCK.sleep(0.02)
         return str(json.loads(log.read_text().splitlines()[0])["address"])
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        port = self._address.rpartition(":")[2]  # the same when it is started again
+        return self._begin(SERVED, "serve", "--stream", SERVED, "--port", port)
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """Start an app in a process of its own; its log is in the home."""
@@ -142,7 +144,7 @@ class Pipeline:
         self._processes[name].kill()
         self._processes[name].wait()
         if name == SERVED:
-            self.serve()
+            self._serve()  # the Joiner asks again until it answers
         else:
             self.start(name)
 
