@@ -22,6 +22,7 @@ MODULES = {
     "headrace": "jobs, graphs, streams, processors, windows",
     "headrace.agg": "aggregates of `aggregate` and `window`",
     "headrace.sinks": "files and databases, and the contract of a sink",
+    "headrace.serving": "the client of served tables",
     "headrace.stores": "the contract of a client of remote stores",
     "headrace.sql": "apps in SQL as jobs",
     "headrace.warehouse": "read tables that jobs write by day",

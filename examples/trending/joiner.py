@@ -2,7 +2,7 @@
 
     headrace run joiner.py
 
-Dimensions are looked up at HOST:PORT of DIMENSIONS, over the protocol of Redis: the ids of a batch
+Dimensions are looked up at HOST:PORT of DIMENSIONS, where `headrace serve` is: the ids of a batch
 in one round trip. Posts are sharded by dimension, so each task finds most of its ids in its cache.
 """
 

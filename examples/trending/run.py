@@ -9,6 +9,7 @@
 
 Each app is a process. The recording is appended minute by minute, as fast as the apps follow. With
 --batch, each app runs over all of its input, sorted by time in a file, and then the next one.
+The dimensions are a stream, which `headrace serve` serves to the Joiner.
 """
 
 from __future__ import annotations
@@ -28,20 +29,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-import redis
 from recording import BEGIN, DIMENSIONS, MINUTE, recorded
 
 from headrace.bus import FileBus, Producer, StreamSpec
 from headrace.cli.main import app
 from headrace.clock import SystemClock
-from headrace.records.keys import encode_key
-from headrace.testing.servers import RedisServer
 
 HERE = Path(__file__).parent
 TOPS = "top_events.top_events_5min"
+SERVED = "dimensions"
 CLOCK = SystemClock()
 NUMBER, TEXT = pa.int64(), pa.string()
 
@@ -94,32 +92,61 @@ STAGES = {
 
 
 class Pipeline:
-    """The four apps, their streams and their processes in one home."""
+    """The four apps and what serves dimensions, their streams and their processes in one home."""
 
-    def __init__(self, home: Path, dimensions: str) -> None:
+    def __init__(self, home: Path) -> None:
         self.home, self._processes = home, dict[str, subprocess.Popen[bytes]]()
-        self._environment = {**os.environ, "DIMENSIONS": dimensions}
         self.bus = FileBus(home / "bus")
         for stage in STAGES.values():
             schema = pa.schema(stage.columns)
             self.bus.create(StreamSpec(stage.stream, 2, schema, stage.time, stage.key))
+        schema = pa.schema({"dimension": TEXT, "language": TEXT})
+        dimensions = self.bus.create(StreamSpec(SERVED, 1, schema, key=("dimension",)))
+        columns = [pa.array(DIMENSIONS.keys()), pa.array(DIMENSIONS.values())]
+        dimensions.append_rows(pa.table(columns, schema=schema))
+        self._address = self._served()
+
+    def _served(self) -> str:
+        """Serve the dimensions; return the address, once they are loaded."""
+        log = self.home / f"{SERVED}.log"
+        self._address = "127.0.0.1:0"
+        process = self._serve()
+        while log.read_bytes().count(b"\n") < 2:  # where it listens, and that all is loaded
+            if (code := process.poll()) is not None:
+                raise SystemExit(f"headrace serve ended with {code}; see {log}")
+            CLOCK.sleep(0.02)
+        return str(json.loads(log.read_text().splitlines()[0])["address"])
+
+    def _serve(self) -> subprocess.Popen[bytes]:
+        port = self._address.rpartition(":")[2]  # the same when it is started again
+        return self._begin(SERVED, "serve", "--stream", SERVED, "--port", port)
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """Start an app in a process of its own; its log is in the home."""
-        command = [sys.executable, "-m", "headrace.cli.main", "run", str(HERE / STAGES[name].app)]
-        command += ["--standalone", "--json", "--home", str(self.home), "--set", "job.tasks=2"]
+        file = str(HERE / STAGES[name].app)
+        return self._begin(name, "run", file, "--standalone", "--set", "job.tasks=2", *words)
+
+    def _begin(self, name: str, *words: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "headrace.cli.main", *words]
+        environment = {**os.environ, "DIMENSIONS": self._address}
         with (self.home / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [*command, *words], stdout=log, stderr=log, env=self._environment
+                [*command, "--json", "--home", str(self.home)],
+                stdout=log,
+                stderr=log,
+                env=environment,
             )
         self._processes[name] = process
         return process
 
     def kill(self, name: str) -> None:
-        """Kill an app without warning, and start it again."""
+        """Kill an app, or what serves dimensions, without warning, and start it again."""
         self._processes[name].kill()
         self._processes[name].wait()
-        self.start(name)
+        if name == SERVED:
+            self._serve()  # the Joiner asks again until it answers
+        else:
+            self.start(name)
 
     def append(self, rows: list[dict[str, Any]], number: int) -> None:
         """Append a minute of the recording."""
@@ -188,7 +215,7 @@ def follow(pipeline: Pipeline, minutes: Iterator[list[dict[str, Any]]], kill: li
     left = list(kill)
     for number, rows in enumerate(minutes):
         pipeline.append(rows, number)
-        if left and number % 3 == 2:
+        if left and number and number % 2 == 0:
             pipeline.kill(left.pop(0))
         for name in ("filterer", "joiner", "scorer"):
             pipeline.wait(name)
@@ -232,14 +259,6 @@ def show(ranked: Mapping[int, Mapping[str, list[tuple[str, float]]]]) -> None:
             print(f"  {topic:<20} {words}")
 
 
-def load_dimensions(url: str) -> None:
-    """Put the dimensions where the Joiner looks them up."""
-    with redis.Redis.from_url(url) as server:
-        for name, language in DIMENSIONS.items():
-            value = msgspec.msgpack.encode({"language": language})
-            server.set(b"dimensions:" + encode_key((name,)), value)
-
-
 def main() -> None:
     """Run all of it."""
     words = argparse.ArgumentParser(
@@ -248,16 +267,15 @@ def main() -> None:
     words.add_argument("--minutes", type=int, default=20)
     words.add_argument("--per-minute", type=int, default=300)
     words.add_argument("--batch", action="store_true")
-    words.add_argument("--kill", action="append", choices=[*STAGES], default=[])
+    words.add_argument("--kill", action="append", choices=[*STAGES, SERVED], default=[])
     words.add_argument("--home", type=Path, help="kept; by default a folder that is removed")
     given = words.parse_args()
     home = given.home or Path(tempfile.mkdtemp(prefix="trending-"))
     home.mkdir(parents=True, exist_ok=True)
-    with RedisServer(home / "redis") as server, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
         if given.home is None:
             stack.callback(shutil.rmtree, home, ignore_errors=True)
-        load_dimensions(server.url)
-        pipeline = Pipeline(home, f"127.0.0.1:{server.port}")
+        pipeline = Pipeline(home)
         stack.callback(pipeline.close)
         minutes = recorded(given.minutes, given.per_minute)
         if given.batch:

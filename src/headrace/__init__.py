@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from polars import col, lit
 
-    from headrace import sinks, warehouse
+    from headrace import serving, sinks, warehouse
     from headrace.bus.stream_rows import read
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
@@ -83,6 +83,7 @@ __all__ = [
     "processing_time",
     "read",
     "run",
+    "serving",
     "session",
     "sinks",
     "sliding",
@@ -126,6 +127,7 @@ _HOMES = {
     "processing_time": "headrace.graph.builder",
     "read": "headrace.bus.stream_rows",
     "run": "headrace.standalone.running",
+    "serving": "headrace.serving",
     "session": "headrace.graph.windows",
     "sinks": "headrace.sinks",
     "sliding": "headrace.graph.windows",

@@ -25,6 +25,7 @@ PUBLIC = {
     "headrace.errors",
     "headrace.sinks",
     "headrace.spark",
+    "headrace.serving",
     "headrace.stores",
     "headrace.testing",
     "headrace.sql",

@@ -38,6 +38,7 @@ PYTHON, TOML, SQL = all_blocks("python"), all_blocks("toml"), all_blocks("sql")
 TALKS = all_blocks("pycon")
 TYPED = [(block, words) for block in all_blocks("sh", "console") for words, _ in commands(block)]
 PLAIN = {"cat", "cd", "docker", "echo", "kill", "pytest", "python3", "source"}
+PLAIN |= {"redis-benchmark", "redis-cli"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

@@ -94,7 +94,7 @@ def test_apps_that_are_killed_rank_as_in_a_batch_and_as_calculated(
 ) -> None:
     """Each is killed while the recording is played, and started again."""
     stages = ("filterer", "joiner", "scorer", "ranker")
-    kills = [word for stage in stages for word in ("--kill", stage)]
+    kills = [word for stage in (*stages, "dimensions") for word in ("--kill", stage)]
     shown = run(tmp_path / "stream", *kills)
     in_batch = run(tmp_path / "batch", "--batch")
 

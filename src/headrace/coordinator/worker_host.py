@@ -12,6 +12,7 @@ import contextlib
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -213,17 +214,26 @@ class _ManifestStates:
 class ManifestSegments:
     """The committed segments that a job's manifests name, up to one epoch.
 
-    The manifests are read when the first store turns out to be behind.
+    Args:
+        state_at: returns the state after the newest epoch up to one; called when the first store
+            turns out to be behind.
+        root: the job's storage.
+        epoch: the last one that counts.
+        copy: has good copies of files, if there are any.
     """
 
     def __init__(
-        self, states: _ManifestStates, root: Path, epoch: int, copy: FileCopier | None
+        self,
+        state_at: Callable[[int], JobState | None],
+        root: Path,
+        epoch: int,
+        copy: FileCopier | None = None,
     ) -> None:
-        self._states, self._root, self._epoch, self._copy = states, root, epoch, copy
+        self._state_at, self._root, self._epoch, self._copy = state_at, root, epoch, copy
 
     @cached_property
     def _state(self) -> JobState | None:
-        return self._states.at(self._epoch)
+        return self._state_at(self._epoch)
 
     def chain(
         self, stage: str, task: int, groups: tuple[int, int], after: Position | None
@@ -327,7 +337,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     backends = {**BACKENDS, "rocksdb": opened}
 
     def segments(order: SlotOrder) -> ManifestSegments:
-        return ManifestSegments(states, storage, order.epoch - 1, good)
+        return ManifestSegments(states.at, storage, order.epoch - 1, good)
 
     record_job_storage(state_dir, storage, files)
     return SlotHost(

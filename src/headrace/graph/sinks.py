@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, Self
@@ -378,6 +378,10 @@ class StoredDay(Protocol):
     def day(self) -> str:
         """Such as ``2013-01-31``."""
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the watermark has passed it."""
+
 
 class StoredTable(Protocol):
     """One snapshot of a table, as those see it who read it."""
@@ -395,6 +399,10 @@ class StoredTable(Protocol):
         """Its columns, without the partition column."""
 
     @property
+    def version(self) -> int:
+        """The number of the snapshot; each change has a higher one."""
+
+    @property
     def days(self) -> Sequence[StoredDay]:
         """Its days, in order."""
 
@@ -402,6 +410,9 @@ class StoredTable(Protocol):
 
     def files(self, days: str | None = None) -> list[str]:
         """Return the files with the rows of days."""
+
+    def batches(self, days: str | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of days, file by file, the oldest day first."""
 
 
 class Warehouse(Protocol):

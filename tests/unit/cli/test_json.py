@@ -11,7 +11,7 @@ from tests.support.cli import ALL, headrace
 ON_SPARK = {
     *("backfill", "run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
     *("cluster up", "cluster ls", "cluster kill", "cluster start", "cluster down"),
-    *("cluster drain", "sql run", "sql serve"),
+    *("cluster drain", "sql run", "sql serve", "serve"),
 }
 """What takes longer, or runs until it is stopped; their suites look at what they print."""
 

@@ -1,0 +1,340 @@
+"""``headrace serve`` with Redis's own clients: jobs that die meanwhile, slow clients, HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import coredis
+import msgspec
+import pyarrow as pa
+import pytest
+import redis
+from tests.support.homes import Home
+from tests.support.processes import Started, until
+from tests.support.servers import encode_key
+from tests.support.serving import ClientLimits, Served, raw, request
+
+import headrace as hr
+from headrace.testing import TestDriver
+
+JOB = """
+import headrace as hr
+
+class Counting:
+    def process(self, message, context):
+        counts = context.store("counts")
+        counts.put(message.user, counts.get(message.user, 0) + 1)
+
+@hr.job("clicks")
+def clicks(g: hr.Graph) -> None:
+    g.input("clicks").partition_by("user").process(Counting, [hr.store("counts", int)])
+"""
+USERS = [f"user-{n}" for n in range(50)]
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    found = Started(tmp_path, tmp_path / "home")
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    with Home(tmp_path / "home") as found:
+        yield found
+
+
+def told(started: Started, number: int) -> list[dict[str, Any]]:
+    lines = started.said(number).splitlines()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def redis_cli(port: int, *words: str, stdin: str = "") -> str:
+    command = ["redis-cli", "-p", str(port), *words]
+    ran = subprocess.run(
+        command, input=stdin or None, capture_output=True, text=True, timeout=60, check=True
+    )
+    return ran.stdout
+
+
+def test_counts_are_served_while_their_job_is_killed_and_started_again(
+    home: Home, started: Started, tmp_path: Path
+) -> None:
+    file = tmp_path / "clicks.py"
+    file.write_text(JOB)
+    home.create("clicks", {"user": pa.string()}, partitions=2, key=("user",))
+    expected: Counter[str] = Counter()
+
+    def click(rows: int) -> None:
+        users = [USERS[(n * n + rows) % 50] for n in range(rows)]
+        expected.update(users)
+        home.send("clicks", [{"user": user} for user in users])
+
+    def run() -> subprocess.Popen[str]:
+        return started.start("run", str(file), "--standalone", "--set", "epoch.max_rows=200")
+
+    click(500)
+    job = run()
+    until(lambda: home.has_begun("clicks"), "the first epoch")
+    served = started.start("serve", "--job", "clicks:counts", "--port", "0", "--json")
+    until(lambda: len(told(started, 1)) > 1, "the table to be loaded")
+    port = int(told(started, 1)[0]["address"].rpartition(":")[2])
+    keys = [f"counts:{user}" for user in USERS]
+    with redis.Redis(port=port) as client:
+        last = [0] * len(keys)
+
+        def follow() -> bool:
+            """Read all keys; no count ever falls, and none is above what was clicked."""
+            nonlocal last
+            found = [0 if one is None else msgspec.msgpack.decode(one) for one in client.mget(keys)]
+            wanted = [expected[user] for user in USERS]
+            assert all(a <= b for a, b in zip(last, found, strict=True))
+            assert all(a <= b for a, b in zip(found, wanted, strict=True))
+            last = found
+            return found == wanted
+
+        for _ in range(2):
+            click(700)
+            until(lambda: home.read_so_far("clicks") > sum(expected.values()) - 600, "an epoch")
+            follow()
+            job.kill()
+            job.wait()
+            follow()
+            job = run()
+        until(follow, "all clicks to be served")
+        assert home.store("clicks", "counts") == expected
+        assert client.get(b"counts:" + encode_key(("user-1",))) == client.get("counts:user-1")
+        assert redis_cli(port, "--raw", "hgetall", "counts:user-1").split() == [
+            "value",
+            str(expected["user-1"]),
+        ]
+    job.kill()
+    served.send_signal(signal.SIGTERM)
+    assert served.wait(60) == 0
+    assert list((home.home / "serving").glob("*")) == []
+
+
+PEOPLE = {"id": pa.string(), "age": pa.int64(), "city": pa.string()}
+
+
+@pytest.fixture
+def people(home: Home) -> Home:
+    home.create("people", PEOPLE, key=("id",))
+    home.send("people", [{"id": f"p{n:03}", "age": n, "city": f"c{n % 9}"} for n in range(200)])
+    return home
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_redis_py_reads_a_stream_by_either_protocol(people: Home, protocol: int) -> None:
+    with (
+        Served(people.settings(), people.bus, ("stream", "people")) as served,
+        redis.Redis(port=served.port, protocol=protocol, decode_responses=False) as client,
+    ):
+        assert client.ping()
+        assert client.exists("people:p001", "people:nobody") == 1
+        assert client.ttl("people:p001") == -1
+        assert client.hget("people:p007", "city") == b"c7"
+        assert client.hmget("people:p007", "age", "no") == [b"7", None]
+        assert client.hgetall("people:p010") == {b"age": b"10", b"city": b"c1"}
+        assert client.dbsize() == 200
+        assert client.info("server")["server_name"] == "headrace"
+        assert client.info("Headrace")["table0"]["version"] == 200
+        assert client.command_count() == len(client.command()) > 30
+        assert client.command()["get"]["arity"] == 2
+        scanned = list(client.scan_iter(count=7))
+        assert scanned == [b"people:" + encode_key((f"p{n:03}",)) for n in range(200)]
+        assert len(list(client.scan_iter("people:p01*", count=5))) == 10
+        assert len(list(client.scan_iter("*p?5[0-3]*", count=50))) == 8
+        with client.pipeline(transaction=False) as pipe:
+            for n in range(100):
+                pipe.get(f"people:p{n:03}")
+            pipe.set("people:x", 1)
+            found = pipe.execute(raise_on_error=False)
+        values = [msgspec.msgpack.decode(one) for one in found[:100]]
+        assert values == [{"age": n, "city": f"c{n % 9}"} for n in range(100)]
+        assert isinstance(found[100], redis.exceptions.ReadOnlyError)
+        version, pairs, more = client.execute_command("HR.PREFIX", "people", "p19")
+        assert (version, len(pairs), more) == (200, 20, None)
+        lines = client.execute_command("HR.RANGE", "people", "p005", "p009", "LIMIT", 2)
+        assert lines[1][::2] == [encode_key((f"p00{n}",)) for n in (5, 6)]
+        assert lines[2] is not None
+
+
+def test_coredis_reads_as_redis_py_does(people: Home) -> None:
+    async def read(port: int) -> list[Any]:
+        client = coredis.Redis(host="127.0.0.1", port=port)
+        async with client:
+            return [
+                await client.ping(),
+                await client.hgetall("people:p010"),
+                await client.mget(["people:p001", "people:nobody"]),
+                await client.exists(["people:p001"]),
+                await client.ttl("people:p001"),
+                sorted([key async for key in client.scan_iter(match="people:p19*", count=3)]),
+            ]
+
+    with Served(people.settings(), people.bus, ("stream", "people")) as served:
+        found = asyncio.run(read(served.port))
+    packed = msgspec.msgpack.encode({"age": 1, "city": "c1"})
+    assert found[:3] == [b"PONG", {b"age": b"10", b"city": b"c1"}, (packed, None)]
+    assert found[3:5] == [1, -1]
+    assert found[5] == [b"people:" + encode_key((f"p{n}",)) for n in range(190, 200)]
+
+
+def test_redis_cli_and_redis_benchmark_find_what_they_look_for(people: Home) -> None:
+    with Served(people.settings(), people.bus, ("stream", "people")) as served:
+        assert redis_cli(served.port, "ping") == "PONG\n"
+        assert redis_cli(served.port, "-3", "hget", "people:p003", "city") == "c3\n"
+        assert len(redis_cli(served.port, "--scan", "--pattern", "people:p1*").splitlines()) == 100
+        assert "READONLY" in redis_cli(served.port, "set", "a", "b")
+        words = ["-n", "2000", "-c", "20", "-P", "8", "-r", "100", "-q"]
+        command = ["redis-benchmark", "-p", str(served.port), *words, "get", "people:p__rand_int__"]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert "requests per second" in ran.stdout
+
+
+def test_a_password_is_asked_for_over_redis_and_http(people: Home, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("a-password-of-tests\n")
+    options = {"password_file": tmp_path / "password", "http_port": 0}
+    with Served(people.settings(), people.bus, ("stream", "people"), **options) as served:
+        refused = pytest.raises(redis.exceptions.AuthenticationError)
+        with redis.Redis(port=served.port) as client, refused:
+            client.get("people:p001")
+        with redis.Redis(port=served.port, password="a-password-of-tests") as client:
+            assert client.exists("people:p001") == 1
+        with hr.serving.Client(served.address, "people", password="a-password-of-tests") as reader:
+            assert reader.get("p001")["age"] == 1
+        with pytest.raises(hr.InvalidInputError, match="password"):
+            hr.serving.Client(served.address, "people")
+        place = served.server.place
+        assert place is not None
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{place.url}/v1/tables", timeout=30)
+
+
+def fetched(place: Any, path: str, body: Any = None, accept: str = "*/*") -> tuple[Any, bytes]:
+    headers = {"Authorization": f"Bearer {place.token}", "Accept": accept}
+    data = None if body is None else json.dumps(body).encode()
+    if data is not None:
+        headers["Content-Type"] = "application/json"
+    asked = urllib.request.Request(place.url + path, data, headers)
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return answer.headers, answer.read()
+
+
+def test_http_answers_in_json_and_arrow_with_the_version(people: Home) -> None:
+    with Served(people.settings(), people.bus, ("stream", "people"), http_port=0) as served:
+        place = served.server.place
+        [table] = json.loads(fetched(place, "/v1/tables")[1])
+        assert (table["table"], table["keys"], table["version"]) == ("people", 200, 200)
+        one = json.loads(fetched(place, "/v1/tables/people/rows?key=p004")[1])
+        assert one["rows"] == [{"id": "p004", "age": 4, "city": "c4"}]
+        assert one["version"] == 200
+        some = json.loads(fetched(place, "/v1/tables/people/rows?prefix=p01&limit=3")[1])
+        assert [row["id"] for row in some["rows"]] == ["p010", "p011", "p012"]
+        assert some["more"] is True
+        asked = {"keys": [["p001"], ["nobody"], ["p002"]], "at_least": 200, "wait_s": 5}
+        headers, data = fetched(
+            place, "/v1/tables/people/lookup", asked, "application/vnd.apache.arrow.stream"
+        )
+        rows = pa.ipc.open_stream(data).read_all()
+        assert rows.schema == pa.schema(PEOPLE)
+        assert rows.column("age").to_pylist() == [1, 2]
+        assert headers["X-Headrace-Version"] == "200"
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            fetched(place, "/v1/tables/people/rows?key=p004&at_least=201")
+
+
+def test_slow_clients_and_those_beyond_the_limit_are_cut_off(people: Home) -> None:
+    limits = ClientLimits(clients=2, slow_s=0.5, waiting_bytes=64 << 20)
+    with Served(people.settings(), people.bus, ("stream", "people"), clients=limits) as served:
+        with (
+            socket.create_connection(("127.0.0.1", served.port)) as slow,
+            redis.Redis(port=served.port) as client,
+        ):
+            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            asked = request("MGET", *["people:p001"] * 1000)
+            slow.settimeout(60)
+
+            def is_cut() -> bool:
+                return bool(client.info("stats")["clients_cut"])
+
+            slow.setblocking(False)
+
+            def asks_on() -> bool:
+                try:
+                    slow.send(asked * 20)
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    return True
+                return is_cut()
+
+            until(asks_on, "the slow client to be cut off")
+            assert client.exists("people:p001") == 1
+        with redis.Redis(port=served.port) as one, redis.Redis(port=served.port) as two:
+            until(lambda: one.ping() and two.ping(), "room for two")
+            assert b"max number of clients" in raw(served.port, b"")
+
+
+def test_processes_share_a_port(people: Home, started: Started) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ("serve", "--stream", "people", "--port", str(port), "--processes", "2", "--json")
+    serving = started.start(*words)
+    until(lambda: len(told(started, 0)) == 4, "both processes to be loaded")
+    found = set()
+    for _ in range(40):
+        with redis.Redis(port=port) as client:
+            assert client.exists("people:p001") == 1
+            found.add(client.info("stats")["total_connections_received"])
+    serving.send_signal(signal.SIGTERM)
+    assert serving.wait(60) == 0
+    with pytest.raises(redis.exceptions.ConnectionError), redis.Redis(port=port) as client:
+        client.ping()
+
+
+class Joining:
+    """Looks the city of a person up, in the table that is served."""
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        person = context.store("people").get(message.id)
+        context.emit({"id": message.id, "city": "?" if person is None else person["city"]})
+
+
+def test_jobs_look_up_keys_of_a_served_table_batched_and_cached(
+    people: Home, tmp_path: Path
+) -> None:
+    with Served(people.settings(), people.bus, ("stream", "people")) as served:
+        url = f"redis://{served.address}/0"
+        remote = hr.Remote(namespace="people:", load=("id",), cache="10m")
+
+        @hr.job("joining")
+        def joining(g: hr.Graph) -> None:
+            store = hr.store("people", dict, kind="remote", url=url, remote=remote)
+            found = g.input("asked").process(
+                Joining, [store], returns={"id": pa.string(), "city": pa.string()}
+            )
+            found.send_to(g.output("answered"))
+
+        with TestDriver(joining, home=tmp_path / "other") as driver:
+            driver.create("asked", {"id": pa.string()})
+            driver.feed("asked", [{"id": f"p{n % 210:03}"} for n in range(600)])
+            driver.run()
+            answered = {row["id"]: row["city"] for row in driver.output("answered")}
+        with redis.Redis(port=served.port) as client:
+            commands = client.info("stats")["total_commands_processed"]
+        assert answered == {f"p{n:03}": f"c{n % 9}" if n < 200 else "?" for n in range(210)}
+        assert commands < 20

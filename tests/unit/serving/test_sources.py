@@ -1,0 +1,258 @@
+"""What fills served tables: state of jobs by epochs, streams, daily tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from tests.support.homes import Home
+from tests.support.processes import until
+from tests.support.serving import Served
+
+import headrace as hr
+from headrace.errors import InvalidInputError
+from headrace.serving import Client
+from headrace.testing import TestDriver
+
+CLICKS = {"user": pa.string(), "n": pa.int64()}
+
+
+class Counting:
+    def process(self, message: Any, context: hr.Context) -> None:
+        counts = context.store("counts")
+        total = counts.get(message.user, 0) + message.n
+        if total:
+            counts.put(message.user, total)
+        else:
+            counts.delete(message.user)
+
+
+@hr.job("clicks")
+def clicks(g: hr.Graph) -> None:
+    keyed = g.input("clicks").partition_by("user")
+    keyed.process(Counting, [hr.store("counts", int)])
+
+
+@hr.job("totals")
+def totals(g: hr.Graph) -> None:
+    keyed = g.input("clicks").partition_by("user")
+    keyed.aggregate(n=hr.agg.sum("n"), most=hr.agg.max("n")).send_to(g.output("totals"))
+
+
+class Owning:
+    """Has the same key under each key of its messages."""
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        context.store("seen").put("newest", message.n)
+
+
+@hr.job("owning")
+def owning(g: hr.Graph) -> None:
+    g.input("clicks").partition_by("user").process(Owning, [hr.store("seen", int)])
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[TestDriver]:
+    with TestDriver(clicks, home=tmp_path / "home", memory_bus=False, tasks=3) as found:
+        found.create("clicks", CLICKS, partitions=2)
+        yield found
+
+
+def rows(*pairs: tuple[str, int]) -> list[dict[str, Any]]:
+    return [{"user": user, "n": n} for user, n in pairs]
+
+
+def shown(table: Any) -> dict[Any, Any]:
+    """Everything that a table shows, by the only column of its key."""
+    found = table.scan(b"", None, 10_000)[1]
+    shape = table.shape
+    return {shape.batch([k], [v]).column(0)[0].as_py(): msgspec.msgpack.decode(v) for k, v in found}
+
+
+def test_state_of_a_job_is_served_epoch_by_epoch_whatever_dies(driver: TestDriver) -> None:
+    expected: Counter[str] = Counter()
+
+    def feed(*pairs: tuple[str, int]) -> None:
+        for user, n in pairs:
+            expected[user] += n
+        driver.feed("clicks", rows(*pairs))
+
+    feed(*((f"u{n % 7}", n) for n in range(40)))
+    driver.run()
+    with Served(driver.settings, driver.bus, ("job", "clicks:counts")) as served:
+        table = served.table("counts")
+        assert shown(table) == +expected
+        for turn in range(6):
+            feed((f"u{turn}", -expected[f"u{turn}"]), (f"new{turn}", 1), ("u6", 5))
+            if turn in (1, 2):  # what is on disk and not committed is never shown
+                before = shown(table)
+                driver.advance_with_crash(("slot.segment_written", "commit.written")[turn - 1])
+                assert shown(table) == before
+            if turn == 4:
+                driver.crash(lose_hosts=[0])
+            driver.run()
+            served.reach("counts", driver.state.epoch)
+            assert shown(table) == +expected == driver.store("counts")
+            assert table.version.number == driver.state.epoch
+        assert table.problem == ""
+
+
+def test_a_key_that_is_under_several_keys_of_messages_is_refused(tmp_path: Path) -> None:
+    with TestDriver(owning, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(*((f"u{n}", n) for n in range(20))))
+        driver.run()
+        with Served(driver.settings, driver.bus, ("job", "owning:seen")) as served:
+            assert "keys more than once" in served.table("seen").problem
+            assert not served.table("seen").is_loaded
+
+
+def test_totals_are_served_as_columns(tmp_path: Path) -> None:
+    with TestDriver(totals, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(("a", 1), ("b", 2), ("a", 5)))
+        driver.run()
+        with Served(driver.settings, driver.bus, ("job", "totals:aggregate=sums")) as served:
+            assert shown(served.table("sums")) == {
+                "a": {"n": 6, "most": 5},
+                "b": {"n": 2, "most": 2},
+            }
+            driver.feed("clicks", rows(("b", 7)))
+            driver.run()
+            served.reach("sums", driver.state.epoch)
+            assert shown(served.table("sums"))["b"] == {"n": 9, "most": 7}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    with Home(tmp_path / "home") as found:
+        yield found
+
+
+PRICES = {"symbol": pa.string(), "day": pa.int64(), "price": pa.float64(), "note": pa.string()}
+
+
+def price(symbol: str, day: int, value: float | None, note: str | None = None) -> dict[str, Any]:
+    return {"symbol": symbol, "day": day, "price": value, "note": note}
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_stream_is_served_as_the_latest_value_of_each_key(home: Home, on_disk: bool) -> None:
+    home.create("prices", PRICES, partitions=3, key=("symbol", "day"))
+    home.send("prices", [price(s, d, d * 1.0) for s in ("ab", "ac", "b") for d in range(20)])
+    home.send("prices", [price("ab", 3, 7.5, "late"), price("ac", 4, None)])
+    with (
+        Served(home.settings(), home.bus, ("stream", "prices"), on_disk=on_disk) as served,
+        Client(served.address, "prices") as client,
+    ):
+        assert client.get(("ab", 3)) == {"price": 7.5, "note": "late"}
+        assert client.get(("ac", 4), "none") == "none"
+        assert client.get_many([("b", 1), ("b", 99)]) == [{"price": 1.0, "note": None}, None]
+        assert [key for key, _ in client.prefix("a")] == [
+            *(("ab", d) for d in range(20)),
+            *(("ac", d) for d in range(20) if d != 4),
+        ]
+        assert [key for key, _ in client.prefix(("b",), limit=2)] == [("b", 0), ("b", 1)]
+        ranged = [key for key, _ in client.range(("ab", 18), ("ac", 2))]
+        assert ranged == [("ab", 18), ("ab", 19), ("ac", 0), ("ac", 1)]
+        home.send("prices", [price("b", 1, None), price("b", 2, 9.0), price("z", 0, 0.0)])
+        read = client.read([("b", 1), ("b", 2), ("z", 0)], at_least=65)
+        assert read.values == [None, {"price": 9.0, "note": None}, {"price": 0.0, "note": None}]
+        assert read.version == client.wait(65) == 65
+        assert client.get(("b", 1)) is None
+        assert [key for key, _ in client.range(("b", 19))] == [("b", 19), ("z", 0)]
+
+
+def test_several_servers_share_the_keys_and_a_client_knows_which_has_which(home: Home) -> None:
+    home.create("users", {"id": pa.int64(), "name": pa.string()}, key=("id",))
+    home.send("users", [{"id": n, "name": f"n{n}"} for n in range(300)])
+    source = ("stream", "users")
+    settings, cuts = home.settings(), [(0, 100), (100, 300), (300, 512)]
+    options = {"is_bare": True}
+    one, two, three = (
+        Served(settings, home.bus, source, groups=groups, **options) for groups in cuts
+    )
+    with one, two, three:
+        addresses = [three.address, one.address, two.address]
+        counts = [served.table("users").count() for served in (one, two, three)]
+        assert sum(counts) == 300
+        assert min(counts) > 0
+        with Client(addresses, "users", str) as client:
+            assert client.get_many(range(301)) == [*(f"n{n}" for n in range(300)), None]
+            assert list(client.range(5, 9)) == [(n, f"n{n}") for n in range(5, 9)]
+            assert len(list(client.range())) == 300
+        with pytest.raises(InvalidInputError, match="no server has key group 100"):
+            Client([one.address, three.address], "users")
+
+
+def test_a_stream_that_is_created_again_is_read_again(home: Home) -> None:
+    columns = {"id": pa.int64(), "name": pa.string()}
+    home.create("users", columns, key=("id",))
+    home.send("users", [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}])
+    with Served(home.settings(), home.bus, ("stream", "users")) as served:
+        assert shown(served.table("users")) == {1: {"name": "a"}, 2: {"name": "b"}}
+        home.bus.remove("users")
+        until(lambda: served.table("users").problem, "the stream to be missed")
+        assert shown(served.table("users")) == {1: {"name": "a"}, 2: {"name": "b"}}
+        home.create("users", columns, key=("id",))
+        home.send("users", [{"id": 3, "name": "c"}])
+        until(lambda: shown(served.table("users")) == {3: {"name": "c"}}, "the new stream")
+
+
+def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
+    home.create("events", {"id": pa.int64(), "name": pa.string()}, partitions=2)
+    settings = home.settings()
+    for source, options, reason in (
+        (("stream", "events"), {}, "needs columns of a key and a value"),
+        (("stream", "events"), {"keys": ("no",)}, "has no columns"),
+        (("stream", "nothing"), {"keys": ("id",)}, "nothing"),
+        (("job", "none:store"), {}, "no committed epoch of job 'none'"),
+        (("table", "days"), {"keys": ("id",)}, "no table 'days'"),
+        (("stream", "events"), {"keys": ("id",), "host": "0.0.0.0"}, "without a password"),
+        (("stream", "events"), {"keys": ("id",), "groups": (5, 5)}, "expected a part of 0-511"),
+    ):
+        with pytest.raises(InvalidInputError, match=reason):
+            Served(settings, home.bus, source, **options)
+
+
+DAY_US = 86_400_000_000
+TOPICS = {"at": pa.timestamp("us", tz="UTC"), "tag": pa.string(), "topic": pa.string()}
+
+
+@hr.job("topics")
+def topics(g: hr.Graph) -> None:
+    g.input("tagged").send_to(g.output_table("topics", time="at"))
+
+
+def tagged(day: int, *tags: str) -> list[dict[str, Any]]:
+    return [{"at": day * DAY_US, "tag": tag, "topic": f"{tag} of {day}"} for tag in tags]
+
+
+def test_a_daily_table_is_loaded_whole_and_swapped_when_a_day_is_complete(
+    tmp_path: Path,
+) -> None:
+    with TestDriver(topics, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("tagged", TOPICS, time="at")
+        driver.feed("tagged", tagged(0, "a", "b") + tagged(1, "b"))
+        driver.run()
+        options: Any = {"keys": ("tag",), "values": ("topic",), "is_bare": True, "look_s": 0.02}
+        with (
+            Served(driver.settings, driver.bus, ("table", "topics"), **options) as served,
+            Served(
+                driver.settings, driver.bus, ("table", "topics"), days="all", **options
+            ) as every,
+            Client(served.address, "topics", str) as client,
+        ):
+            first = client.version()
+            assert shown(served.table("topics")) == {"a": "a of 0", "b": "b of 0"}
+            assert shown(every.table("topics")) == {"a": "a of 0", "b": "b of 1"}
+            driver.feed("tagged", tagged(1, "c") + tagged(2, "d"))
+            driver.run()
+            client.wait(first + 1)
+            assert client.get_many(["a", "b", "c", "d"]) == [None, "b of 1", "c of 1", None]
+            assert served.table("topics").version.label == "table topics, 1970-01-02"
