@@ -124,6 +124,7 @@ def test_open_transactions_are_waited_for_and_aborted_ones_left_out(
         driver.run()
         assert rows_in(driver.bus, "copied") == []
         producer.commit_transaction(60)
+        topics.settle(name)
         driver.run()
         assert [row["id"] for row in rows_in(driver.bus, "copied")] == [1, 2]
         assert driver.run() == 0

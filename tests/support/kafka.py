@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ lib: Any = importlib.import_module("confluent_kafka")
 admin: Any = importlib.import_module("confluent_kafka.admin")
 
 SOON_S = 60.0
+OPEN_S = 8.0
+"""After which a transaction is taken for one that stays open."""
 
 
 class Message(NamedTuple):
@@ -89,6 +92,7 @@ class Topics:
         producer = self.begun(who)
         yield producer
         producer.commit_transaction(SOON_S)
+        self.settle(name)
 
     def begun(self, who: str = "somebody") -> Any:
         """Return a producer with an open transaction."""
@@ -103,18 +107,29 @@ class Topics:
         producer.produce(name, value, None, partition)
         producer.flush()
         producer.abort_transaction(SOON_S)
+        self.settle(name)
 
-    def ends(self, name: str) -> list[int]:
+    def settle(self, name: str, within_s: float = SOON_S) -> None:
+        """Wait until no transaction is open: a commit is answered before its marks are there."""
+
+        def is_settled() -> bool:
+            return self.ends(name) == self.ends(name, lib.IsolationLevel.READ_UNCOMMITTED)
+
+        until(is_settled, "the end of transactions", within_s)
+
+    def ends(self, name: str, isolation: Any = lib.IsolationLevel.READ_COMMITTED) -> list[int]:
         count = len(self._admin.list_topics(name, SOON_S).topics[name].partitions)
         asked = self._admin.list_offsets(
             {lib.TopicPartition(name, one): admin.OffsetSpec.latest() for one in range(count)},
-            isolation_level=lib.IsolationLevel.READ_COMMITTED,
+            isolation_level=isolation,
         )
         found = {place.partition: one.result(SOON_S).offset for place, one in asked.items()}
         return [found[one] for one in range(count)]
 
     def read(self, name: str, isolation: str = "read_committed") -> list[Message]:
-        """Return all messages, by partition and offset."""
+        """Return all messages, by partition and offset; those of open transactions are left out."""
+        with contextlib.suppress(TimeoutError):
+            self.settle(name, OPEN_S)
         own = {
             "group.id": "reader",
             "isolation.level": isolation,
