@@ -474,15 +474,15 @@ class Coordinator:
     def plan_epoch(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
         if self._writer.state.ended:
-            streams = open_streams(self._plan, self._bus)
-            self._inputs.show(self._plan, self._writer.state, streams, is_idle=True)
+            if self._inputs.shown is not None:
+                streams = open_streams(self._plan, self._bus)
+                self._inputs.shown.show(self._plan, self._writer.state, streams, is_idle=True)
             self._inputs.pins.release(self._plan, self._writer.fence)
             return None
         self._follow_patterns()
         state, now = self._writer.state, self._time.now_ms()
         streams = open_streams(self._plan, self._bus)
         self._inputs.pins.keep(self._plan, state, streams, self._writer.fence)
-        self._inputs.show(self._plan, state, streams, is_idle=False)
         force = force or self.host_commands.wants_all
         recorded = self._recorded
         if recorded is not None and recorded.epoch == state.epoch + 1:
@@ -503,8 +503,8 @@ class Coordinator:
         is_due = ranges or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
             self.locate_slots(MisplacedError("slots have gone or come"))
-        if not is_due:
-            self._inputs.show(self._plan, state, streams, is_idle=True)
+        if self._inputs.shown is not None:
+            self._inputs.shown.show(self._plan, state, streams, is_idle=not is_due)
         if not is_due and not self.members.needs_placement:
             return None
         run = EpochRun(

@@ -27,6 +27,7 @@ from headrace.faults import fault
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import PATTERN, STREAM, changes
 from headrace.plan.stages import JobPlan, job_of, with_partitions
+from headrace.sources.bounded_bus import BoundedInputBus
 from headrace.state.value_types import value_changes
 
 RENEW_S = 30.0
@@ -379,7 +380,9 @@ class InputStreams:
         self._planner = planner if planner is not None and planner.patterns else None
         self.pins = CompactionPins(job, bus, clock)
         """What the job reads next is kept from compactions by these."""
-        self._shown = ShownPositions(job, clock)
+        is_plain = not isinstance(bus, BoundedInputBus)
+        self.shown = None if is_plain else ShownPositions(job, clock)
+        """Positions in logs that are not of the bus, for the tools of these logs."""
 
     @property
     def patterns(self) -> dict[str, str]:
@@ -521,12 +524,6 @@ class InputStreams:
                     if partition not in held
                 }
         return added
-
-    def show(
-        self, plan: JobPlan, state: JobState, streams: Mapping[str, Stream], *, is_idle: bool
-    ) -> None:
-        """Show how far the job is, where tools of logs look that are not of the bus."""
-        self._shown.show(plan, state, streams, is_idle=is_idle)
 
 
 def table_offsets(plan: JobPlan, state: JobState, streams: Mapping[str, Stream]) -> Ends:
