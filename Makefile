@@ -41,6 +41,7 @@ test: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
 	@tools/delta.sh || true
+	@tools/kafka.sh || true
 	@tools/spark_classes.sh || true
 	@$(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
 

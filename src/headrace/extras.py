@@ -12,6 +12,7 @@ from typing import Any
 from headrace.errors import InvalidInputError
 
 EXTRAS = {
+    "confluent_kafka": "kafka",
     "datasketches": "sketches",
     "deltalake": "delta",
     "duckdb": "sql",
@@ -27,7 +28,12 @@ EXTRAS = {
 }
 """The extra that installs a library, by the name of its module."""
 
-_NAMES = {"matplotlib": "Matplotlib", "pyspark": "PySpark", "redis": "the Redis client"}
+_NAMES = {
+    "confluent_kafka": "the Kafka client",
+    "matplotlib": "Matplotlib",
+    "pyspark": "PySpark",
+    "redis": "the Redis client",
+}
 
 
 def lacking(module: str, use: str, instead: str = "") -> str | None:

@@ -30,6 +30,9 @@ STORES = "headrace.stores"
 TABLES = "headrace.tables"
 """Where ``g.output_table`` writes: a ``Warehouse``."""
 
+LOGS = "headrace.logs"
+"""Schemes of the addresses of inputs and outputs that are not on the bus: a ``LogConnector``."""
+
 JOBS = "headrace.jobs"
 """Endings of files that are jobs, such as ``sql``: a function from the path to the ``Job``."""
 
@@ -43,6 +46,7 @@ _KINDS = {
     COMMANDS: "command",
     SINKS: "sink",
     STORES: "remote store",
+    LOGS: "kind of log",
     TABLES: "keeper of tables",
     JOBS: "kind of file",
     QUERIES: "compiler of queries",

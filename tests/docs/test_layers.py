@@ -23,7 +23,7 @@ LAYERS = [
     "control", "standalone", "spark",
     "testing", "cli",
 ]  # fmt: skip
-PLUGINS = ["bench", "demo", "pipe", "serving", "sinks", "sql", "stores", "warehouse"]
+PLUGINS = ["bench", "demo", "kafka", "pipe", "serving", "sinks", "sql", "stores", "warehouse"]
 """They import any of the layers, and nobody imports them: entry points name them."""
 ABOVE = {name: set(LAYERS[:index]) | {name} for index, name in enumerate(LAYERS)}
 ABOVE |= {name: {*LAYERS, name} for name in PLUGINS}

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis as client_library
+from tests.support.kafka import CLIENTS, KafkaServer, Topics
 from tests.support.servers import PostgresServer, RedisServer
 
 
@@ -70,6 +71,19 @@ def url(postgres: PostgresServer, request: pytest.FixtureRequest) -> str:
     name = f"test_{abs(hash(request.node.nodeid))}"
     ask(postgres.url, f"CREATE DATABASE {name}")
     return postgres.url.replace("/postgres?", f"/{name}?")
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """A broker that nobody kills; each test has topics of its own."""
+    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+        yield server
+        CLIENTS.close()
+
+
+@pytest.fixture
+def topics(kafka: KafkaServer) -> Topics:
+    return Topics(kafka.address)
 
 
 def ask(url: str, query: str) -> list[tuple[Any, ...]]:

@@ -36,7 +36,7 @@ import headrace as hr
 from headrace.bus import FileBus
 from headrace.control.job_handle import RunningHandle
 from headrace.coordinator.commands import Drain, Restart
-from headrace.coordinator.driver_loop import JobControl
+from headrace.coordinator.driver_loop import JobControl, RetryPolicy
 from headrace.coordinator.driver_loop import run_epochs as _drive
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import JobRun
@@ -55,6 +55,7 @@ __all__ = [
     "JobControl",
     "MemberInfo",
     "Restart",
+    "RetryPolicy",
     "Rows",
     "Running",
     "RunningHandle",

@@ -11,6 +11,7 @@ from headrace.bus.file import FileBus
 from headrace.bus.log import OffsetGoneError
 from headrace.bus.memory import MemoryBus
 from headrace.bus.options import BusOptions, Fsync
+from headrace.bus.readable import ExternalLog, LogAwayError, LogConnector, ReadableLog
 from headrace.bus.spec import (
     Appended,
     AppendedUpTo,
@@ -31,13 +32,17 @@ __all__ = [
     "BusOptions",
     "Compacted",
     "CompactionStoppedError",
+    "ExternalLog",
     "Fence",
     "FileBus",
     "Fsync",
+    "LogAwayError",
+    "LogConnector",
     "MemoryBus",
     "OffsetBatch",
     "OffsetGoneError",
     "Producer",
+    "ReadableLog",
     "Stored",
     "Stream",
     "StreamReplacedError",

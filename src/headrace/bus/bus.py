@@ -1,25 +1,26 @@
 """The contract of a bus: streams that many processes append to and read from.
 
-Everything here is safe to call from many threads. ``headrace.testing.bus_contract`` is the
-contract as a test suite; ``log`` is what the file bus and the memory bus share.
+How a stream is read is the contract of a ``ReadableLog``, see ``readable``. Everything here is safe
+to call from many threads. ``headrace.testing.bus_contract`` is the contract as a test suite;
+``log`` is what the file bus and the memory bus share.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.bus.readable import ReadableLog
 from headrace.bus.spec import (
     Appended,
     AppendedUpTo,
     Compacted,
     Fence,
-    OffsetBatch,
     Producer,
     Stored,
     StreamSpec,
@@ -34,20 +35,11 @@ from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
 
-NEVER = 2**63 - 1
-FOLLOW_CHECK_S = 0.2
 
+class Stream(ReadableLog):
+    """A log that can be appended to, changed, and read."""
 
-class Stream(ABC):
-    """A stream that can be appended to and read.
-
-    ``identity`` is what no other stream has, also none that is created under its name once it was
-    removed: an offset means something only together with it. It is empty where it is unknown.
-    """
-
-    spec: StreamSpec
     created: StreamSpec
-    identity: str
 
     @abstractmethod
     def append(
@@ -240,14 +232,6 @@ class Stream(ABC):
     def holds(self) -> dict[str, tuple[int, ...]]:
         """Return the offsets that readers hold, by their names."""
 
-    @abstractmethod
-    def begins(self) -> list[int]:
-        """Return the first readable offset of each partition."""
-
-    @abstractmethod
-    def ends(self) -> list[int]:
-        """Return the next offset of each partition."""
-
     def as_of(self, producer: Producer, sequence: int) -> list[AppendedUpTo]:
         """Return how far each partition goes as of a sequence of a producer.
 
@@ -256,71 +240,6 @@ class Stream(ABC):
         """
         del producer, sequence
         return [AppendedUpTo(end, -1) for end in self.ends()]
-
-    @abstractmethod
-    def read(
-        self,
-        partition: int,
-        start: int,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        max_rows: int | None = None,
-        max_bytes: int | None = None,
-    ) -> Iterator[OffsetBatch]:
-        """Yield the rows of [start, stop) in order, in batches as they were appended.
-
-        In a compacted stream, batches can lack offsets, or be empty; together they cover the
-        range.
-
-        The batches can be views of mapped files; they stay valid after later appends and after
-        ``close``.
-
-        Args:
-            partition: from 0.
-            start: first offset wanted.
-            stop: offset to stop before; ``None``: the end at the time of the call.
-            columns: names of the columns to read, in this order; ``None``: all.
-            max_rows: ends after this many rows.
-            max_bytes: ends after about this many bytes of the wanted columns, and at least
-                one row.
-
-        Raises:
-            OffsetGoneError: offsets that were removed, before the call or while reading.
-            InvalidInputError: offsets that are not in the partition, or unknown columns.
-            CorruptDataError: damaged bytes, named by file and position.
-        """
-
-    @abstractmethod
-    def offset_at(self, partition: int, time_ms: int) -> int:
-        """Return the offset to start from to read all rows from an event time on.
-
-        This is the first row at or after ``time_ms`` in the first append that has one; later
-        appends can contain earlier rows again. The partition's end if there is none.
-        """
-
-    @abstractmethod
-    def time_range(self, partition: int) -> tuple[int, int] | None:
-        """Return the lowest and highest event time in ms; ``None`` if there is none."""
-
-    @abstractmethod
-    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
-        """Return the ends as soon as one of them is beyond the given one, or at the timeout.
-
-        For partitions that were added since, the wait is from their beginning.
-        """
-
-    def wait_unless(
-        self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
-    ) -> list[int]:
-        """Return the ends as ``wait`` does, and at ``wake`` also if ``is_over`` is true by then.
-
-        A stream that cannot be woken waits as usual.
-        """
-        return self.wait(ends, 0.0 if is_over() else timeout_s)
-
-    def wake(self) -> None:  # noqa: B027 - a stream need not be able to
-        """Let those who ``wait_unless`` look whether their wait is over."""
 
     def append_rows(
         self,
@@ -381,32 +300,6 @@ class Stream(ABC):
     @abstractmethod
     def _next_turn(self) -> int:
         """Return a number that rises by one with each call."""
-
-    def follow(
-        self,
-        partition: int,
-        start: int,
-        *,
-        stopped: Callable[[], bool],
-        columns: Sequence[str] | None = None,
-    ) -> Iterator[OffsetBatch]:
-        """Yield rows from ``start`` on as they arrive, without end.
-
-        Args:
-            partition: from 0.
-            start: first offset wanted.
-            stopped: called after each batch and at least five times a second; true ends it.
-            columns: as for ``read``.
-        """
-        while not stopped():
-            for found in self.read(partition, start, columns=columns):
-                start = found.next_offset
-                yield found
-                if stopped():
-                    return
-            known = [NEVER] * self.spec.partitions
-            known[partition] = start
-            self.wait(known, FOLLOW_CHECK_S)
 
 
 class Bus(Closeable):

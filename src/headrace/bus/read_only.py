@@ -1,15 +1,16 @@
-"""A stream that can be read and nothing else, of which everything is there from the beginning."""
+"""Streams that can be read and nothing else: bounded ones, and logs that are not of the bus."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
 from headrace.bus.bus import Stream
-from headrace.bus.spec import Appended, Compacted, Fence, Producer, Stored, StreamSpec
+from headrace.bus.readable import ExternalLog
+from headrace.bus.spec import Appended, Compacted, Fence, OffsetBatch, Producer, Stored, StreamSpec
 from headrace.bus.stream_stores import StreamSettings
 from headrace.errors import InvalidInputError
 
@@ -148,6 +149,86 @@ class ReadOnlyStream(Stream):
 
     def _next_turn(self) -> int:
         self._refuse()
+
+
+class ExternalStream(ReadOnlyStream):
+    """A log that is not of the bus, as the stream that it stands for; others append to it.
+
+    Args:
+        log: with the stream's specification.
+        said: what it is, in words.
+    """
+
+    def __init__(self, log: ExternalLog, said: str) -> None:
+        self._log = log
+        super().__init__(log.spec, said)
+
+    @property
+    def identity(self) -> str:
+        """What no other log has; asked for anew each time, for another can have its name."""
+        return self._log.identity
+
+    @identity.setter
+    def identity(self, value: str) -> None:
+        """Take nothing over: the log knows."""
+
+    @property
+    def settings(self) -> StreamSettings:
+        """Settings that say that rows come in all partitions."""
+        return StreamSettings()
+
+    def refusing(self, take: Callable[[int, bytes, InvalidInputError], None]) -> ExternalStream:
+        """Return the same stream, whose rows that cannot be read go to a function."""
+        return ExternalStream(self._log.refusing(take), self.said)
+
+    def begins(self) -> list[int]:
+        """Return the first readable offset of each partition."""
+        return self._log.begins()
+
+    def ends(self) -> list[int]:
+        """Return the next offset of each partition."""
+        return self._log.ends()
+
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        """Return the offset to start from to read all rows from a time on."""
+        return self._log.offset_at(partition, time_ms)
+
+    def time_range(self, partition: int) -> tuple[int, int] | None:
+        """Return the lowest and highest event time, if the log knows."""
+        return self._log.time_range(partition)
+
+    def read(
+        self,
+        partition: int,
+        start: int,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Iterator[OffsetBatch]:
+        """Yield the rows of [start, stop); see ``Stream.read``."""
+        return self._log.read(
+            partition, start, stop, columns=columns, max_rows=max_rows, max_bytes=max_bytes
+        )
+
+    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
+        """Return the ends as soon as one of them is beyond the given one, or at the timeout."""
+        return self._log.wait(ends, timeout_s)
+
+    def wait_unless(
+        self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
+    ) -> list[int]:
+        """Return the ends as ``wait`` does, and at ``wake`` also if ``is_over`` is true by then."""
+        return self._log.wait_unless(ends, timeout_s, is_over)
+
+    def wake(self) -> None:
+        """Let those who ``wait_unless`` look whether their wait is over."""
+        self._log.wake()
+
+    def note(self, reader: str, offsets: Sequence[int]) -> None:
+        """Show how far a reader is, where the log's own tools look."""
+        self._log.note(reader, offsets)
 
 
 def skipping_bad_rows(

@@ -163,6 +163,7 @@ class InputSettings(Section):
         table: of the warehouse.
         days: of the table: ``2013-01-31``, or ``2013-01-01..2013-01-31``.
         stream: another one, instead of that with the input's name.
+        address: of a log that is not on the bus, such as ``kafka://host:9092/topic``.
         dataframe: of Spark.
         begin: ``from`` which event time on, inclusive.
         end: ``to`` which event time, exclusive.
@@ -177,6 +178,7 @@ class InputSettings(Section):
     table: str | None = setting(None)
     days: str | None = setting(None)
     stream: str | None = setting(None)
+    address: str | None = setting(None)
     dataframe: FrameSettings | None = setting(None)
     begin: str | None = setting(None, alias="from")
     end: str | None = setting(None, alias="to")
@@ -202,19 +204,24 @@ class InputSettings(Section):
 
     def check(self) -> None:
         """Refuse what says nothing, or says it of two kinds, or of another kind."""
-        kinds = [name for name in ("files", "table", "stream", FRAME) if getattr(self, name)]
+        all_kinds = ("files", "table", "stream", "address", FRAME)
+        kinds = [name for name in all_kinds if getattr(self, name)]
         if len(kinds) > 1:
             raise ValueError(f"{' and '.join(kinds)} are given; expected one of them")
         kind = kinds[0] if kinds else "stream"
+        if self.address is not None and "://" not in self.address:
+            raise ValueError("address is no address; expected one such as kafka://host:9092/topic")
         for name, wanted in _GOES_WITH.items():
             if getattr(self, name) and kind not in wanted:
                 raise ValueError(f"{name} goes with {' or '.join(wanted)}, found {kind}")
         bounds = (self.begin, self.end, self.from_offset, self.to_offset)
         if kind == "stream" and self.stream is None and not any(bounds):
             raise ValueError(
-                "nothing is said; expected files, table, stream, dataframe, or a range: from, to, "
-                "from_offset, to_offset"
+                "nothing is said; expected files, table, stream, address, dataframe, or a range: "
+                "from, to, from_offset, to_offset"
             )
+        if kind == "address" and any(bounds):
+            raise ValueError("a range goes with files, table or stream, found address")
         for name, text in (("from", self.begin), ("to", self.end)):
             if text is not None and not isinstance(read_start(text, name), int):
                 raise ValueError(f"{name} is {text!r}; expected an event time")
@@ -243,6 +250,8 @@ class InputSettings(Section):
             said.append(f"files {', '.join(self.files)}")
         elif self.table:
             said.append(f"table {self.table}" + (f", days {self.days}" if self.days else ""))
+        elif self.address:
+            said.append(redaction.without_login(self.address))
         elif self.stream:
             said.append(f"stream {self.stream}")
         elif self.dataframe is not None:

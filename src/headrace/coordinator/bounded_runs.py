@@ -32,7 +32,12 @@ from headrace.errors import NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.graph.operators import JobGraph
-from headrace.sources.bounded_bus import BoundedInputBus, resolve_inputs, underlying_bus
+from headrace.sources.bounded_bus import (
+    BoundedInputBus,
+    input_settings,
+    resolve_inputs,
+    underlying_bus,
+)
 from headrace.sources.listing import load_listing, save_listing
 
 
@@ -51,7 +56,7 @@ def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
     """
     settings, bus, where = context.settings, context.bus, context.storages
     shared = where.copy or where.storage  # what the next host finds, should this one be lost
-    if not settings.inputs and not load_listing(shared):
+    if not input_settings(graph, settings) and not load_listing(shared):
         return underlying_bus(bus)
     found = BoundedInputBus(underlying_bus(bus))
     has_state = _has_state(where.readable)

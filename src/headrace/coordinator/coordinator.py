@@ -474,6 +474,9 @@ class Coordinator:
     def plan_epoch(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
         if self._writer.state.ended:
+            if self._inputs.shown is not None:
+                streams = open_streams(self._plan, self._bus)
+                self._inputs.shown.show(self._plan, self._writer.state, streams, is_idle=True)
             self._inputs.pins.release(self._plan, self._writer.fence)
             return None
         self._follow_patterns()
@@ -500,6 +503,8 @@ class Coordinator:
         is_due = ranges or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
             self.locate_slots(MisplacedError("slots have gone or come"))
+        if self._inputs.shown is not None:
+            self._inputs.shown.show(self._plan, state, streams, is_idle=not is_due)
         if not is_due and not self.members.needs_placement:
             return None
         run = EpochRun(

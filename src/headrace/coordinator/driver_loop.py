@@ -20,7 +20,7 @@ from functools import partial
 from types import FrameType
 from typing import TypeVar
 
-from headrace.bus import Bus
+from headrace.bus import Bus, LogAwayError
 from headrace.clock import Clock
 from headrace.coordinator.commands import CommandQueue
 from headrace.coordinator.coordinator import Coordinator
@@ -189,6 +189,7 @@ class RetryPolicy:
         Raises:
             DiskFullError: there was no room for longer than the limit.
             ReceiverAwayError: the receiver did not answer for longer than the limit.
+            LogAwayError: a log did not, likewise.
         """
         since: float | None = None
         what = ""
@@ -196,7 +197,7 @@ class RetryPolicy:
             try:
                 result = step()
             except (OSError, HeadraceError) as error:
-                is_away = isinstance(error, ReceiverAwayError)
+                is_away = isinstance(error, ReceiverAwayError | LogAwayError)
                 if not (is_away or is_full(error)):
                     raise
                 now = self.clock.monotonic()

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from headrace.bus.bus import Bus, Stream, start_offsets
+from headrace.bus.read_only import ExternalStream
 from headrace.bus.spec import Fence, StreamSpec, stream_replaced
 from headrace.clock import Clock
 from headrace.config import EARLIEST, StartPosition
@@ -26,9 +27,12 @@ from headrace.faults import fault
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import PATTERN, STREAM, changes
 from headrace.plan.stages import JobPlan, job_of, with_partitions
+from headrace.sources.bounded_bus import BoundedInputBus
 from headrace.state.value_types import value_changes
 
 RENEW_S = 30.0
+SHOW_S = 1.0
+"""How often a job that is busy shows how far it is, where tools of a log look."""
 
 
 class _Pin(NamedTuple):
@@ -322,6 +326,45 @@ class Replanner(Protocol):
         ...
 
 
+class ShownPositions:
+    """How far a job is in logs that are not of the bus, for the tools of these logs.
+
+    Nothing depends on it: what cannot be shown now is shown later.
+
+    Args:
+        job: its name.
+        clock: for how often.
+    """
+
+    def __init__(self, job: str, clock: Clock) -> None:
+        self._job, self._clock = job_of(job), clock
+        self._shown: dict[str, list[int]] = {}
+        self._next_s = 0.0
+
+    def show(
+        self, plan: JobPlan, state: JobState, streams: Mapping[str, Stream], *, is_idle: bool
+    ) -> None:
+        """Show positions that are new: now and then, and when there is nothing else to do.
+
+        Args:
+            plan: of the job.
+            state: after the last epoch.
+            streams: that the plan reads, by name.
+            is_idle: there is nothing else to do.
+        """
+        if not is_idle and self._clock.monotonic() < self._next_s:
+            return
+        self._next_s = self._clock.monotonic() + SHOW_S
+        for name, stream in streams.items():
+            if not isinstance(stream, ExternalStream):
+                continue
+            offsets = _offsets(plan, state, name, stream.spec.partitions)
+            if offsets != self._shown.get(name):
+                with contextlib.suppress(HeadraceError):
+                    stream.note(self._job, offsets)
+                    self._shown[name] = offsets
+
+
 class InputStreams:
     """The input streams of a job, and those of its broadcast stores.
 
@@ -337,6 +380,9 @@ class InputStreams:
         self._planner = planner if planner is not None and planner.patterns else None
         self.pins = CompactionPins(job, bus, clock)
         """What the job reads next is kept from compactions by these."""
+        is_plain = not isinstance(bus, BoundedInputBus)
+        self.shown = None if is_plain else ShownPositions(job, clock)
+        """Positions in logs that are not of the bus, for the tools of these logs."""
 
     @property
     def patterns(self) -> dict[str, str]:

@@ -195,6 +195,7 @@ class JobRun:
         Raises:
             NotOwnerError: another host drives it.
             InvalidInputError: the job or its settings are at fault.
+            LogAwayError: what an input reads did not answer for longer than the limit.
         """
         context, where = self.context, self.context.storages
         settings, bus = context.settings, context.bus
@@ -216,7 +217,10 @@ class JobRun:
                 self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
         if ready is not None:
             ready()
-        self.context = context = replace(context, bus=bounded_bus(graph, context))
+        found = self.retry.retry_while_blocked(lambda: bounded_bus(graph, context))
+        if found is None:
+            found = bounded_bus(graph, context)  # there is nothing to show but what was waited for
+        self.context = context = replace(context, bus=found)
         deployed = deploy(graph, context, job.function.__module__)
         leave_dataframes(graph, deployed, settings)
         share_bounded_inputs(context, (one.storage.root for one in deployed))

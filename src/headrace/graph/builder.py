@@ -26,11 +26,13 @@ from headrace.graph.diagnostics import (
     GraphDiagnostics,
     Output,
     SinkOutput,
+    at_address,
     attempt,
     checked_function,
     is_function,
     name_mistake,
     shown,
+    sink_at,
     with_on_error,
 )
 from headrace.graph.introspection import (
@@ -184,12 +186,14 @@ class Stream(
         """Append the messages to an output stream, or send them to a sink.
 
         Args:
-            output: the name of a stream; what ``Graph.output`` or ``Graph.output_sink`` made; or
-                a sink, such as ``hr.sinks.parquet(folder)``.
+            output: the name of a stream, or an address, as for ``Graph.output``; what that or
+                ``Graph.output_sink`` made; or a sink, such as ``hr.sinks.parquet(folder)``.
             name: of the operator; a sink records under it which epochs it has.
         """
         site = user_site()
-        if isinstance(output, str):
+        if isinstance(output, str) and "://" in output:
+            output = sink_at(self._ledger, output, site)
+        elif isinstance(output, str):
             output = self._ledger.output_of(output, site)
         elif isinstance(output, Sink):
             output = SinkOutput(self._ledger, output, site)
@@ -309,7 +313,8 @@ class Graph:
 
         Args:
             stream: its name, an alias, or a pattern such as ``errors.*`` for all matching streams,
-                also future ones; all with the same columns.
+                also future ones; all with the same columns. Or the address of a log elsewhere,
+                such as ``kafka://host:9092/topic``.
             time: its event-time column; an expression, or a function of a message, see
                 ``hr.event_time``; or ``hr.processing_time()``. By default the stream's own
                 column, if it has one.
@@ -336,6 +341,10 @@ class Graph:
                 late.
         """
         wrong: list[str] = []
+        address = ""
+        if isinstance(stream, str) and "://" in stream:
+            found = at_address(wrong, stream, "an input")
+            address, stream = stream, str(name or found)
         plain = stream.replace("*", "all") if isinstance(stream, str) else stream
         if (mistake := name_mistake(plain, "a stream")) is not None:
             wrong.append(mistake)
@@ -380,6 +389,7 @@ class Graph:
             bootstrap=bootstrap,
             priority=priority,
             takes=schema if is_record(schema) else None,
+            address=address,
         )
         self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
         return Stream(self._ledger, chosen, None, chosen)
@@ -452,17 +462,22 @@ class Graph:
 
     def output(
         self, stream: str, partitions: int | None = None, semantics: str | None = None
-    ) -> Output:
+    ) -> Output | SinkOutput:
         """Name a stream that ``send_to`` appends to.
 
         Args:
-            stream: its name; created if it does not exist.
+            stream: its name; created if it does not exist. Or the address of a log elsewhere, such
+                as ``kafka://host:9092/topic``, which is written as a sink.
             partitions: of a new stream. Default: the number of tasks of the sending stage.
             semantics: ``exactly_once``, ``at_least_once`` or ``at_most_once``: how often a result
                 appears in it after failures. Default: the job's.
         """
         wrong: list[str] = []
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
+        if isinstance(stream, str) and "://" in stream:
+            if partitions is not None:
+                wrong.append("partitions= is for streams; say it in the address: ?partitions=")
+            return sink_at(self._ledger, stream, user_site(), chosen, wrong)
         output = Output(self._ledger, stream, partitions, user_site(), chosen)
         self._ledger.add_output(output, wrong)
         return output

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import polars as pl
 import pyarrow as pa
 
+from headrace import plugins
 from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate, NamedAggregate
@@ -39,6 +40,7 @@ from headrace.graph.shared_stores import BroadcastSpec
 from headrace.graph.sinks import Sink
 from headrace.graph.types import returned_schema, to_schema
 from headrace.graph.windows import Tumbling, Window
+from headrace.redaction import without_login
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
@@ -527,3 +529,39 @@ def checked_retention(
     if within is not None and ttl is not None:
         wrong.append("within= counts event time and ttl= the wall clock: give one of them")
     return within_ms, kept_ms if within is None else within_ms
+
+
+def scheme_of(address: str) -> str:
+    """Return what an address begins with."""
+    return address.partition("://")[0]
+
+
+def at_address(wrong: list[str], address: str, what: str) -> str:
+    """Return what the log at an address is called; adds what is wrong with the address."""
+    try:
+        connector = plugins.load(plugins.LOGS, scheme_of(address))
+    except InvalidInputError as error:
+        wrong.append(f"{what} at {without_login(address)}: {error.message}")
+        return "log"
+    wrong += [f"{what} at {without_login(address)}: {text}" for text in connector.mistakes(address)]
+    return str(connector.name(address))
+
+
+def sink_at(
+    ledger: GraphDiagnostics,
+    address: str,
+    site: Site,
+    semantics: Semantics | None = None,
+    wrong: Sequence[str] = (),
+) -> SinkOutput:
+    """Return the output that writes to the log at an address, and report what is wrong."""
+    found = list(wrong)
+    at_address(found, address, "an output")
+    sink: Any = None if found else plugins.load(plugins.LOGS, scheme_of(address)).sink(address)
+    output = SinkOutput(ledger, sink, site, semantics)
+    if found:
+        for text in found:
+            ledger.report(f"output {without_login(address)!r}", site, text)
+    else:
+        ledger.add_sink(output, [])
+    return output

@@ -18,7 +18,7 @@ from typing import Literal
 import pyarrow as pa
 
 from headrace.bus import Bus, OffsetGoneError, Stream, StreamSpec
-from headrace.bus.bus import NEVER
+from headrace.bus.readable import NEVER
 from headrace.cli.bus.tail import Tail
 from headrace.clock import Clock
 from headrace.errors import HeadraceError, InvalidInputError

@@ -2,14 +2,15 @@
 
 From settings to a fixed list: which files, split how; which days of a table; which offsets of a
 stream. The list is saved when a run begins (``listing``), so a run that is resumed reads the same.
-Streams that the settings replace by Spark DataFrames get the columns of those.
+Streams that the settings replace by Spark DataFrames get the columns of those. Logs at addresses
+elsewhere, such as topics of Kafka, stand for streams in the same way, and have no end.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.bus import Bus, Fence, Stream, StreamSpec
+from headrace.bus import Bus, Fence, LogAwayError, Stream, StreamSpec
+from headrace.bus.read_only import ExternalStream
+from headrace.bus.readable import connector_of
 from headrace.config import EARLIEST, Settings
 from headrace.config.inputs import InputSettings, split_key
 from headrace.config.loader import ON_COMMAND
@@ -76,6 +79,8 @@ def find_source(
             "run the job with headrace run, and a master such as local[2], or give a test its rows "
             "as a stream or files"
         )
+    if given.address is not None:
+        return _of_log(operator, given.address)
     if given.files:
         return _of_files(operator, given, bus, settings.job.tasks)
     if given.table is not None:
@@ -90,12 +95,23 @@ def check_source(operator: Input, given: InputSettings, bus: Bus, settings: Sett
         InvalidInputError: it is not.
         UnavailableError: the file system does not answer.
     """
-    if given.files:
+    if given.address is not None:
+        _of_log(operator, given.address)
+    elif given.files:
         _listed_files(operator, given)
     elif given.table is not None:
         _in_table(given, settings)
     elif given.dataframe is None:
         _of_stream(operator, given, bus)
+
+
+def _of_log(operator: Input, address: str) -> BoundedSource:
+    connector = connector_of(address)
+    for text in connector.mistakes(address):
+        raise InvalidInputError(f"setting inputs.{operator.stream}.address: {text}")
+    spec = connector.spec(operator.stream, address, operator.schema)
+    said = connector.said(address)
+    return BoundedSource(said, **stream_of(spec), address=address, count=spec.partitions)
 
 
 def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> BoundedSource:
@@ -301,12 +317,15 @@ class BoundedInputBus(Bus):
     def use(self, sources: Mapping[str, BoundedSource]) -> None:
         """Let these stand for streams from now on, and no others."""
         self._sources = dict(sources)
-        self._open = {
-            name: RangeStream(name, source, self._bus.stream(source.stream))
-            if source.stream
-            else BoundedFileStream(name, source)
-            for name, source in self._sources.items()
-        }
+        self._open = {name: self._opened(name, source) for name, source in sources.items()}
+
+    def _opened(self, name: str, source: BoundedSource) -> Stream:
+        if source.address:
+            log = connector_of(source.address).open(source.spec(name), source.address)
+            return ExternalStream(log, source.said)
+        if source.stream:
+            return RangeStream(name, source, self._bus.stream(source.stream))
+        return BoundedFileStream(name, source)
 
     def create(
         self, spec: StreamSpec, *, exist_ok: bool = False, fence: Fence | None = None
@@ -359,9 +378,10 @@ class BoundedInputBus(Bus):
 
     def from_beginning(self, graph: JobGraph) -> JobGraph:
         """Return a graph that reads what stands for streams from its first row."""
+        bounded = {name for name, source in self._sources.items() if not source.address}
 
         def begun(operator: Operator) -> Operator:
-            if isinstance(operator, Input) and operator.stream in self._open:
+            if isinstance(operator, Input) and operator.stream in bounded:
                 return replace(operator, start=EARLIEST)
             return operator
 
@@ -378,8 +398,17 @@ def preview_inputs(graph: JobGraph, bus: Bus, settings: Settings) -> Bus:
 
     Raises:
         InvalidInputError: an input cannot be what the settings say.
+        LogAwayError: a log does not answer, and the graph does not say which columns it has.
     """
-    found = _found(graph, bus, settings, None)
+    given = input_settings(graph, settings)
+    found = _found(graph, bus, settings, None, {n for n, one in given.items() if not one.address})
+    schemas = {one.stream: one.schema for one in graph.operators if isinstance(one, Input)}
+    for name, one in given.items():
+        try:
+            found |= _found(graph, bus, settings, None, {name}) if one.address else {}
+        except LogAwayError:
+            if schemas[name] is None:
+                raise
     return BoundedInputBus(bus, found) if found else bus
 
 
@@ -428,14 +457,21 @@ def resolve_inputs(
         InvalidInputError: an input cannot be what the settings say, or is another than that which
             the run began with.
     """
-    held = load_listing(storage) if has_state else None
-    wanted = {name: given.text for name, given in input_settings(graph, settings).items()}
+    held = (load_listing(storage) or {}) if has_state else {}
+    given = input_settings(graph, settings)
     if has_state:
-        _check_same(graph.name, wanted, held or {})
-    sources = held or _found(graph, bus.plain, settings, storage)
+        _check_same(graph.name, {name: _text(one) for name, one in given.items()}, held)
+    # A log is the same however it is reached, and has rows that its list did not: asked again.
+    again = {name for name in given if not held or held[name].address}
+    sources = held | _found(graph, bus.plain, settings, storage, again)
     if sources or load_listing(storage) is not None:
         save_listing(storage, sources, files)
     bus.use(sources)
+
+
+def _text(given: InputSettings) -> str:
+    """What is said of an input; of a log what it is, not how it is reached."""
+    return given.text if given.address is None else connector_of(given.address).said(given.address)
 
 
 def _check_same(job: str, wanted: Mapping[str, str], held: Mapping[str, BoundedSource]) -> None:
@@ -457,9 +493,10 @@ def input_changed(job: str, name: str, said: str, asked: str) -> InvalidInputErr
 
 
 def input_settings(graph: JobGraph, settings: Settings) -> dict[str, InputSettings]:
-    """Return what the settings say of the streams that a graph reads.
+    """Return what stands for the streams that a graph reads: by its code, or by the settings.
 
-    Files of settings may be those of several jobs; what is given on the command is for this one.
+    What the settings say counts. Files of settings may be those of several jobs; what is given on
+    the command is for this one.
 
     Raises:
         InvalidInputError: what is given on the command is of no input.
@@ -470,7 +507,17 @@ def input_settings(graph: JobGraph, settings: Settings) -> dict[str, InputSettin
     for name in (part[0] for part in asked if part is not None):
         if name not in names or is_pattern(name):
             raise _not_known(graph.name, name, sorted(names))
-    return {name: given for name, given in settings.inputs.items() if name in read}
+    coded: dict[str, InputSettings] = {}
+    for one in inputs:
+        if any(one.address != other.address for other in inputs if other.stream == one.stream):
+            raise InvalidInputError(
+                f"job {graph.name!r} reads {one.stream!r} from two places; give one of them "
+                "another name=",
+                job=graph.name,
+            )
+        if one.address:
+            coded[one.stream] = InputSettings(address=one.address)
+    return coded | {name: given for name, given in settings.inputs.items() if name in read}
 
 
 def _not_known(job: str, name: str, names: Sequence[str]) -> InvalidInputError:
@@ -484,7 +531,7 @@ def _not_known(job: str, name: str, names: Sequence[str]) -> InvalidInputError:
 
 
 def _found(
-    graph: JobGraph, bus: Bus, settings: Settings, storage: Path | None
+    graph: JobGraph, bus: Bus, settings: Settings, storage: Path | None, names: Container[str]
 ) -> dict[str, BoundedSource]:
     inputs: dict[str, Input] = {}
     for one in graph.operators:
@@ -493,7 +540,7 @@ def _found(
     return {
         name: find_source(inputs[name], given, bus, settings, storage)
         for name, given in input_settings(graph, settings).items()
-        if name in inputs
+        if name in inputs and name in names
     }
 
 

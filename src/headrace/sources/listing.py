@@ -47,7 +47,8 @@ class BoundedSource(msgspec.Struct, frozen=True):
 
     ``said`` is what the settings say, in words: another saying is another source. ``columns``,
     ``time``, ``key`` and ``compact`` are as of a stream. Of a range of a stream, ``stream``,
-    ``begins`` and ``ends`` are given, of files the others. Rows with event times outside of
+    ``begins`` and ``ends`` are given, of a log that is not of the bus its ``address`` and how many
+    partitions it had as ``count``, of files the others. Rows with event times outside of
     ``begin_ms`` and ``end_ms`` are left out. With ``is_filled`` a column that a file lacks is null.
     """
 
@@ -65,6 +66,8 @@ class BoundedSource(msgspec.Struct, frozen=True):
     begin_ms: int | None = None
     end_ms: int | None = None
     is_filled: bool = False
+    address: str = ""
+    count: int = 0
 
     @property
     def rows(self) -> int:
@@ -75,7 +78,7 @@ class BoundedSource(msgspec.Struct, frozen=True):
 
     def spec(self, name: str) -> StreamSpec:
         """Return it as a stream of that name."""
-        count = len(self.ends) if self.stream else len(self.partitions)
+        count = self.count or (len(self.ends) if self.stream else len(self.partitions))
         schema = schema_from_text(self.columns)
         return StreamSpec(name, count, schema, self.time, self.key, compact=self.compact)
 

@@ -43,10 +43,12 @@ class ColumnReader:
 
     Args:
         spec: of the stream.
+        ignores_others: leave out the fields of JSON that are no columns; else they are mistakes.
     """
 
-    def __init__(self, spec: StreamSpec) -> None:
+    def __init__(self, spec: StreamSpec, *, ignores_others: bool = False) -> None:
         self._spec = spec
+        self._others = "ignore" if ignores_others else "error"
         is_null = all(default is None for _, default in spec.added)  # what is left out
         self._fits_json = is_null and all(_is_plain(f.type, lists=True) for f in spec.schema)
         self._fits_csv = is_null and all(_is_plain(f.type, lists=False) for f in spec.schema)
@@ -67,7 +69,7 @@ class ColumnReader:
                 io.BytesIO(block),
                 read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(block) + 1),
                 parse_options=arrow_json.ParseOptions(
-                    explicit_schema=pa.schema(kinds), unexpected_field_behavior="error"
+                    explicit_schema=pa.schema(kinds), unexpected_field_behavior=self._others
                 ),
             )
         except (pa.ArrowException, ValueError, AttributeError, RecursionError):
@@ -203,9 +205,10 @@ class RowDecoder:
     Args:
         spec: of the stream. Its event-time column must be in each row; what else is left
             out is null, or what an added column has in older rows.
+        ignores_others: as of ``ColumnReader``.
     """
 
-    def __init__(self, spec: StreamSpec) -> None:
+    def __init__(self, spec: StreamSpec, *, ignores_others: bool = False) -> None:
         self._spec = spec
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         rename = {}
@@ -222,7 +225,7 @@ class RowDecoder:
             given = (own, kind | None, added.get(field.name))
             fields.append((own, kind) if field.name == spec.time else given)
         self._type = msgspec.defstruct(
-            "Row", fields, rename=rename, forbid_unknown_fields=True, gc=False
+            "Row", fields, rename=rename, forbid_unknown_fields=not ignores_others, gc=False
         )
         self._decoder = msgspec.json.Decoder(self._type)
 
@@ -463,13 +466,20 @@ class TextRowReader(ABC):
         name: of the file, for errors.
         spec: of the stream.
         on_bad: takes each row that does not fit; ``None``: it is an error.
+        ignores_others: as of ``ColumnReader``.
     """
 
     def __init__(
-        self, name: str, spec: StreamSpec, on_bad: Callable[[BadLine], None] | None
+        self,
+        name: str,
+        spec: StreamSpec,
+        on_bad: Callable[[BadLine], None] | None,
+        *,
+        ignores_others: bool = False,
     ) -> None:
         self.name, self.spec, self._on_bad = name, spec, on_bad
-        self.rows, self.columns = RowDecoder(spec), ColumnReader(spec)
+        self.rows = RowDecoder(spec, ignores_others=ignores_others)
+        self.columns = ColumnReader(spec, ignores_others=ignores_others)
 
     @abstractmethod
     def chunks(self, source: LineReader, most: int) -> Iterator[RowChunk]:

@@ -17,8 +17,8 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from headrace.bus import StreamSpec
-from headrace.bus.bus import NEVER, Stream
+from headrace.bus import Stream, StreamSpec
+from headrace.bus.readable import NEVER
 from headrace.cli.arguments import read_time
 from headrace.cli.output import time_text
 from headrace.coordinator.inspection.row_filters import matching

@@ -113,7 +113,7 @@ def partition_alike(context: JobContext, other: str) -> bool:
     ]
     sources = [load_listing(reader.root) or {} for readers in both for reader in readers]
     return shapes[0] == shapes[1] and all(
-        source.stream for found in sources for source in found.values()
+        source.stream or source.address for found in sources for source in found.values()
     )
 
 

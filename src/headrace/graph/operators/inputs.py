@@ -105,7 +105,8 @@ class Input(Operator):
     holds no watermark back, and with ``idle_closes`` windows close when all are idle. With
     ``bootstrap`` it is read to its end as of the job's begin before others, by default if a table
     is made of it; one of a higher ``priority`` is read first. With ``frame`` the stream is
-    internal, and what a Spark DataFrame has is appended to it.
+    internal, and what a Spark DataFrame has is appended to it. With ``address`` the stream is not
+    of the bus: a log there stands for it.
     """
 
     stream: str = ""
@@ -122,6 +123,7 @@ class Input(Operator):
     bootstrap: bool | None = None
     priority: int = 0
     frame: FrameSource | None = field(default=None, compare=False)
+    address: str = field(default="", compare=False)
 
     @property
     def named(self) -> str:

@@ -1,0 +1,218 @@
+"""The contract of a readable log: what a job needs of the streams that it reads.
+
+A log has partitions, and in each of them rows by offset: a range of offsets is read again and again
+with the same rows. Streams of the bus are such logs, and so is what a ``LogConnector`` opens at an
+address elsewhere, such as a topic of Kafka. ``headrace.testing.log_contract`` is the contract as a
+test suite. Everything here is safe to call from many threads.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace import plugins
+from headrace.bus.spec import OffsetBatch, StreamSpec
+from headrace.errors import InvalidInputError, UnavailableError
+
+NEVER = 2**63 - 1
+FOLLOW_CHECK_S = 0.2
+
+Taker = Callable[[int, bytes, InvalidInputError], None]
+"""Takes a row that cannot be read: its offset, its bytes, and why."""
+
+
+class LogAwayError(UnavailableError):
+    """What a log is on does not answer. The epoch that reads it is dropped, and the job retries."""
+
+    code = "HR212"
+    move = "bring it back; the job continues where it was"
+
+
+class ReadableLog(ABC):
+    """A partitioned log of rows that is read by offset.
+
+    ``identity`` is what no other log has, also none that is created under its name once it was
+    removed: an offset means something only together with it. It is empty where it is unknown.
+    """
+
+    spec: StreamSpec
+    identity: str
+
+    @abstractmethod
+    def begins(self) -> list[int]:
+        """Return the first readable offset of each partition."""
+
+    @abstractmethod
+    def ends(self) -> list[int]:
+        """Return the next offset of each partition."""
+
+    @abstractmethod
+    def read(
+        self,
+        partition: int,
+        start: int,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Iterator[OffsetBatch]:
+        """Yield the rows of [start, stop) in order, in batches as they were appended.
+
+        In a compacted stream, batches can lack offsets, or be empty; together they cover the
+        range.
+
+        The batches can be views of mapped files; they stay valid after later appends and after
+        ``close``.
+
+        Args:
+            partition: from 0.
+            start: first offset wanted.
+            stop: offset to stop before; ``None``: the end at the time of the call.
+            columns: names of the columns to read, in this order; ``None``: all.
+            max_rows: ends after this many rows.
+            max_bytes: ends after about this many bytes of the wanted columns, and at least
+                one row.
+
+        Raises:
+            OffsetGoneError: offsets that were removed, before the call or while reading.
+            InvalidInputError: offsets that are not in the partition, or unknown columns.
+            CorruptDataError: damaged bytes, named by file and position.
+        """
+
+    @abstractmethod
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        """Return the offset to start from to read all rows from an event time on.
+
+        This is the first row at or after ``time_ms`` in the first append that has one; later
+        appends can contain earlier rows again. The partition's end if there is none.
+        """
+
+    @abstractmethod
+    def time_range(self, partition: int) -> tuple[int, int] | None:
+        """Return the lowest and highest event time in ms; ``None`` if there is none."""
+
+    @abstractmethod
+    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
+        """Return the ends as soon as one of them is beyond the given one, or at the timeout.
+
+        For partitions that were added since, the wait is from their beginning.
+        """
+
+    def wait_unless(
+        self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
+    ) -> list[int]:
+        """Return the ends as ``wait`` does, and at ``wake`` also if ``is_over`` is true by then.
+
+        A stream that cannot be woken waits as usual.
+        """
+        return self.wait(ends, 0.0 if is_over() else timeout_s)
+
+    def wake(self) -> None:  # noqa: B027 - a stream need not be able to
+        """Let those who ``wait_unless`` look whether their wait is over."""
+
+    def follow(
+        self,
+        partition: int,
+        start: int,
+        *,
+        stopped: Callable[[], bool],
+        columns: Sequence[str] | None = None,
+    ) -> Iterator[OffsetBatch]:
+        """Yield rows from ``start`` on as they arrive, without end.
+
+        Args:
+            partition: from 0.
+            start: first offset wanted.
+            stopped: called after each batch and at least five times a second; true ends it.
+            columns: as for ``read``.
+        """
+        while not stopped():
+            for found in self.read(partition, start, columns=columns):
+                start = found.next_offset
+                yield found
+                if stopped():
+                    return
+            known = [NEVER] * self.spec.partitions
+            known[partition] = start
+            self.wait(known, FOLLOW_CHECK_S)
+
+
+class ExternalLog(ReadableLog):
+    """A log that is not of the bus: rows can be unreadable, and others see how far it is read."""
+
+    @abstractmethod
+    def refusing(self, take: Taker) -> ExternalLog:
+        """Return the same log, whose rows that cannot be read go to a function.
+
+        Without it they are an error of ``read``.
+        """
+
+    def note(self, reader: str, offsets: Sequence[int]) -> None:
+        """Show how far a reader is, wherever the log's own tools look; nothing depends on it.
+
+        Args:
+            reader: its name, such as a job's.
+            offsets: the next one of each partition.
+        """
+
+
+class LogConnector(Protocol):
+    """Opens what is at the addresses of a scheme: a plug-in of the group ``headrace.logs``.
+
+    An address names one log, with options as its query, and contains no secret: where there is
+    one, it says where to find it.
+    """
+
+    def mistakes(self, address: str) -> list[str]:
+        """Return what is wrong with an address, one sentence each; asks nobody."""
+        ...
+
+    def name(self, address: str) -> str:
+        """Return what the log is called."""
+        ...
+
+    def said(self, address: str) -> str:
+        """Return what it is, in words: the same however it is reached."""
+        ...
+
+    def spec(self, name: str, address: str, schema: pa.Schema | None) -> StreamSpec:
+        """Return the log as a stream, as it is now.
+
+        Args:
+            name: of the stream.
+            address: of the log.
+            schema: the columns that the graph gives.
+
+        Raises:
+            InvalidInputError: there is no such log, or not with such columns.
+            LogAwayError: it does not answer.
+        """
+        ...
+
+    def open(self, spec: StreamSpec, address: str) -> ExternalLog:
+        """Return the log; asks nobody until it is read."""
+        ...
+
+    def sink(self, address: str) -> Any:
+        """Return the ``Sink`` that writes to the log."""
+        ...
+
+
+def is_address(text: str) -> bool:
+    """Say whether the name of a stream is an address of a log elsewhere."""
+    return "://" in text
+
+
+def connector_of(address: str) -> LogConnector:
+    """Return the plug-in for the scheme of an address.
+
+    Raises:
+        InvalidInputError: no package gives it.
+    """
+    found: LogConnector = plugins.load(plugins.LOGS, address.partition("://")[0])
+    return found

@@ -1,0 +1,64 @@
+"""Topics by their addresses: what the core asks for when an input or output is ``kafka://``."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+from headrace.bus import StreamSpec
+from headrace.kafka.address import TopicAddress
+from headrace.kafka.formats import TIMESTAMP, columns_of
+from headrace.kafka.sink import KafkaSink
+from headrace.kafka.topic_log import TopicLog, describe
+
+
+class KafkaConnector:
+    """The plug-in for ``kafka://``: a ``LogConnector``."""
+
+    def mistakes(self, address: str) -> list[str]:
+        """Return what is wrong with an address, one sentence each; asks nobody."""
+        return TopicAddress.parse(address).mistakes()
+
+    def name(self, address: str) -> str:
+        """Return the topic's name, as far as it can be that of a stream."""
+        return re.sub(r"^[._-]+", "", TopicAddress.parse(address).topic)
+
+    def said(self, address: str) -> str:
+        """Return what it is, in words: the same however it is reached."""
+        return TopicAddress.parse(address).said
+
+    def spec(self, name: str, address: str, schema: pa.Schema | None) -> StreamSpec:
+        """Return a topic as a stream, as it is now: its event time is that of its messages.
+
+        Raises:
+            InvalidInputError: there is no such topic, or not with such columns.
+            LogAwayError: no broker answers.
+        """
+        topic = TopicAddress.parse(address)
+        columns = columns_of(topic, schema)
+        return StreamSpec(name, len(describe(topic).partitions), columns, TIMESTAMP)
+
+    def open(self, spec: StreamSpec, address: str) -> TopicLog:
+        """Return the topic as a log; asks nobody until it is read."""
+        return TopicLog(spec, TopicAddress.parse(address))
+
+    def sink(self, address: str) -> KafkaSink:
+        """Return the sink that writes to a topic."""
+        return KafkaSink(address)
+
+
+connector = KafkaConnector()
+"""What the entry point names."""
+
+
+def sink(address: str) -> KafkaSink:
+    """Write to a topic of Kafka in transactions, exactly once for readers of committed messages.
+
+    Needs ``pip install "headrace[kafka]"`` where the job runs.
+
+    Args:
+        address: ``kafka://HOST:9092/TOPIC``, with options behind ``?``: ``key=COLUMN``,
+            ``partitions=N`` of a new topic, and settings of the client.
+    """
+    return KafkaSink(address)

@@ -1,0 +1,338 @@
+"""What is in messages, as columns: raw bytes, or JSON; and the columns that every message has.
+
+Reading makes of a list of messages only what is asked for: each attribute of a message is a call.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import datetime, time, timedelta
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from headrace.bus import StreamSpec
+from headrace.errors import InvalidInputError
+from headrace.kafka.address import TopicAddress
+from headrace.sources.text_rows import BadLine, JsonRowReader, RowChunk
+
+KEY, TIMESTAMP, HEADERS = "_key", "_timestamp", "_headers"
+PARTITION, OFFSET, VALUE = "_partition", "_offset", "value"
+HEADER_LIST = pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
+COMMON = pa.schema(
+    [
+        (KEY, pa.binary()),
+        (TIMESTAMP, pa.int64()),
+        (HEADERS, HEADER_LIST),
+        (PARTITION, pa.int32()),
+        (OFFSET, pa.int64()),
+    ]
+)
+"""Columns of every message; ``_timestamp`` is milliseconds, and null where a message has none."""
+
+
+class BadMessage(NamedTuple):
+    """A message whose value is not as expected: its place in the list, its value, and why."""
+
+    place: int
+    value: bytes
+    error: InvalidInputError
+
+
+class Decoded(NamedTuple):
+    """Messages as columns, the places in the list that they are of, and those that are not."""
+
+    batch: pa.RecordBatch
+    places: Sequence[int] | None
+    bad: Sequence[BadMessage]
+
+
+def common_column(name: str, messages: Sequence[Any]) -> pa.Array:
+    """Return a column that every message has."""
+    if name == KEY:
+        return pa.array([message.key() for message in messages], pa.binary())
+    if name == TIMESTAMP:
+        times = [message.timestamp() for message in messages]
+        return pa.array([when if kind else None for kind, when in times], pa.int64())
+    if name == HEADERS:
+        rows = [
+            [{"name": key, "value": value} for key, value in message.headers() or ()]
+            for message in messages
+        ]
+        return pa.array(rows, HEADER_LIST)
+    if name == PARTITION:
+        return pa.array(np.full(len(messages), messages[0].partition() if messages else 0, "i4"))
+    return pa.array([message.offset() for message in messages], pa.int64())
+
+
+class MessageDecoder(ABC):
+    """Makes columns of messages.
+
+    Args:
+        spec: of the stream that a topic is read as.
+        address: of the topic.
+    """
+
+    def __init__(self, spec: StreamSpec, address: TopicAddress) -> None:
+        self.spec, self.address = spec, address
+
+    @abstractmethod
+    def decode(self, messages: Sequence[Any], columns: Sequence[str]) -> Decoded:
+        """Return messages of one partition as these columns, in their order."""
+
+
+class RawDecoder(MessageDecoder):
+    """Values as they are."""
+
+    def decode(self, messages: Sequence[Any], columns: Sequence[str]) -> Decoded:
+        """Return messages of one partition as these columns, in their order."""
+        arrays = [
+            pa.array([message.value() for message in messages], pa.binary())
+            if name == VALUE
+            else common_column(name, messages)
+            for name in columns
+        ]
+        return Decoded(batch_of(columns, arrays, self.spec, len(messages)), None, ())
+
+
+class JsonDecoder(MessageDecoder):
+    """Each value is a JSON object; fields that are no columns are left out.
+
+    A tombstone, which has no value, has nulls in all columns but those of its key.
+    """
+
+    def __init__(self, spec: StreamSpec, address: TopicAddress) -> None:
+        super().__init__(spec, address)
+        own = [field for field in spec.schema if field.name not in COMMON.names]
+        self._own = StreamSpec(spec.name, spec.partitions, pa.schema(own))
+        self._read: JsonRowReader | None = None
+        self._reads: tuple[str, ...] = ()
+        self._bad: list[BadLine] = []
+
+    def _reader(self, columns: tuple[str, ...]) -> JsonRowReader:
+        """Read no other columns than those that are asked for."""
+        if self._read is None or self._reads != columns:
+            part = pa.schema([self._own.schema.field(name) for name in columns])
+            spec = StreamSpec(self.spec.name, self.spec.partitions, part)
+            self._read = JsonRowReader(
+                self.address.said, spec, self._bad.append, ignores_others=True
+            )
+            self._reads = columns
+        return self._read
+
+    def decode(self, messages: Sequence[Any], columns: Sequence[str]) -> Decoded:
+        """Return messages of one partition as these columns, in their order."""
+        wanted = tuple(name for name in columns if name not in COMMON.names)
+        if not wanted:
+            arrays = [common_column(name, messages) for name in columns]
+            return Decoded(batch_of(columns, arrays, self.spec, len(messages)), None, ())
+        values = [message.value() for message in messages]
+        places: list[int] | None = None
+        if not all(values):
+            places = [place for place, value in enumerate(values) if value]
+        rows, bad = self._rows(values, places, wanted)
+        if bad:
+            gone = {one.place for one in bad}
+            places = [at for at in places or range(len(values)) if at not in gone]
+        if places is None:
+            return Decoded(self._with_common(columns, rows, messages), None, ())
+        return self._with_tombstones(columns, wanted, messages, rows, places, bad)
+
+    def _rows(
+        self, values: Sequence[bytes], places: Sequence[int] | None, wanted: tuple[str, ...]
+    ) -> tuple[pa.RecordBatch, list[BadMessage]]:
+        """Return the rows of values that there are, and those that are no rows."""
+        reader = self._reader(wanted)
+        some = values if places is None else [values[place] for place in places]
+        lines = [line.replace(b"\n", b" ") if b"\n" in line else line for line in some]
+        numbers = range(len(values)) if places is None else places
+        self._bad.clear()
+        batch = reader.batch(RowChunk(lines, numbers))
+        bad = [
+            BadMessage(one.line, values[one.line], InvalidInputError(one.message))
+            for one in self._bad
+        ]
+        return batch, bad
+
+    def _with_common(
+        self, columns: Sequence[str], rows: pa.RecordBatch, messages: Sequence[Any]
+    ) -> pa.RecordBatch:
+        arrays = [
+            common_column(name, messages) if name in COMMON.names else rows.column(name)
+            for name in columns
+        ]
+        return batch_of(columns, arrays, self.spec, len(messages))
+
+    def _with_tombstones(
+        self,
+        columns: Sequence[str],
+        wanted: tuple[str, ...],
+        messages: Sequence[Any],
+        rows: pa.RecordBatch,
+        places: Sequence[int],
+        bad: list[BadMessage],
+    ) -> Decoded:
+        """Put tombstones between rows; one whose key cannot be read is bad."""
+        schema = rows.schema
+        gone = {one.place for one in bad}
+        has_value = set(places)
+        empty = [at for at in range(len(messages)) if at not in has_value and at not in gone]
+        tombs: list[dict[str, Any]] = []
+        kept: list[int] = []
+        for at in empty:
+            try:
+                tombs.append(self._tombstone(messages[at].key(), wanted))
+                kept.append(at)
+            except InvalidInputError as error:
+                bad.append(BadMessage(at, messages[at].key() or b"", error))
+        both = pa.concat_batches([rows, pa.RecordBatch.from_pylist(tombs, schema=schema)])
+        order = np.argsort(np.array([*places, *kept], np.int64), kind="stable")
+        merged = sorted([*places, *kept])
+        ordered = both.take(pa.array(order))
+        some = [messages[at] for at in merged]
+        bad.sort()
+        return Decoded(self._with_common(columns, ordered, some), merged, bad)
+
+    def _tombstone(self, key: bytes | None, wanted: tuple[str, ...]) -> dict[str, Any]:
+        """Return the columns of a tombstone that its key has."""
+        names = self.address.key
+        if not names:
+            return {}
+        if key is None:
+            raise InvalidInputError("a message has neither key nor value; expected one of them")
+        return {
+            name: value
+            for name, value in zip(names, key_values(key, names, self.spec), strict=True)
+            if name in wanted
+        }
+
+
+def key_values(key: bytes, names: Sequence[str], spec: StreamSpec) -> list[Any]:
+    """Return what a key has for columns: one is plain text, several are a JSON array.
+
+    Raises:
+        InvalidInputError: the key is not such.
+    """
+    try:
+        text = key.decode()
+        parts = [text] if len(names) == 1 else msgspec.json.decode(text, type=list)
+        if len(parts) != len(names):
+            raise ValueError(f"found {len(parts)} parts")
+        return [
+            _converted(part, spec.schema.field(name).type)
+            for part, name in zip(parts, names, strict=True)
+        ]
+    except (ValueError, KeyError, msgspec.MsgspecError) as error:
+        raise InvalidInputError(
+            f"key {key[:60]!r} is not that of columns {', '.join(names)}: {error}"
+        ) from error
+
+
+def _converted(part: Any, kind: pa.DataType) -> Any:
+    if isinstance(part, str) and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+        return pa.array([part]).cast(kind)[0].as_py()
+    return part.encode() if isinstance(part, str) and pa.types.is_binary(kind) else part
+
+
+def batch_of(
+    columns: Sequence[str], arrays: Sequence[pa.Array], spec: StreamSpec, rows: int
+) -> pa.RecordBatch:
+    """Return columns as a batch, also where there are none."""
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    schema = pa.schema([spec.schema.field(name) for name in columns])
+    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
+
+
+DECODERS: dict[str, type[MessageDecoder]] = {"json": JsonDecoder, "raw": RawDecoder}
+
+
+def format_of(address: TopicAddress, schema: pa.Schema | None) -> str:
+    """Return the format of a topic that is read: JSON where it has columns, else raw."""
+    own = [] if schema is None else [one for one in schema if one.name not in COMMON.names]
+    is_raw = not own or own == [pa.field(VALUE, pa.binary())]
+    return address.option("format") or ("raw" if is_raw else "json")
+
+
+def columns_of(address: TopicAddress, schema: pa.Schema | None) -> pa.Schema:
+    """Return the columns that a topic is read as: those of its values, and the common ones.
+
+    Raises:
+        InvalidInputError: the columns do not go with the format.
+    """
+    if format_of(address, schema) == "raw":
+        return pa.schema([(VALUE, pa.binary()), *COMMON])
+    if schema is None:
+        raise InvalidInputError(
+            f"{address.said} has JSON, whose columns nobody gives; give the input schema="
+        )
+    own = [field for field in schema if field.name not in COMMON.names]
+    missing = [name for name in address.key if name not in schema.names]
+    if missing:
+        raise InvalidInputError(
+            f"{address.said}: key columns {missing} are not in the schema; found {schema.names}"
+        )
+    if not own:
+        raise InvalidInputError(f"{address.said}: schema= has no column of the JSON itself")
+    return pa.schema([*own, *COMMON])
+
+
+def encoder_of(schema: pa.Schema, key: Sequence[str]) -> Callable[[pa.RecordBatch], Any]:
+    """Return what makes values of rows as JSON; ``None`` for a tombstone.
+
+    A row is a tombstone if all its columns but those of the key are null.
+    """
+    own = [name for name in schema.names if name not in COMMON.names]
+    rest = [name for name in own if name not in key]
+    encode = msgspec.json.Encoder(enc_hook=_plain, decimal_format="string").encode
+
+    def encoded(batch: pa.RecordBatch) -> list[bytes | None]:
+        rows = batch.select(own).to_pylist()
+        if not key or not rest:
+            return [encode(_finite(row)) for row in rows]
+        return [
+            None if all(row[name] is None for name in rest) else encode(_finite(row))
+            for row in rows
+        ]
+
+    return encoded
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if _is_odd(value) else value for name, value in row.items()}
+
+
+def _is_odd(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value / timedelta(milliseconds=1)
+    if isinstance(value, datetime | time | Decimal):
+        return str(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+def encoded_keys(batch: pa.RecordBatch, key: Sequence[str]) -> list[bytes | None]:
+    """Return the keys of messages: text and numbers as text, several columns as a JSON array."""
+    if not key:
+        if KEY not in batch.schema.names:
+            return [None] * batch.num_rows
+        column = batch.column(KEY)
+        if pa.types.is_string(column.type):
+            column = column.cast(pa.binary())
+        return list(column.to_pylist())
+    if len(key) == 1:
+        column = batch.column(key[0])
+        if pa.types.is_binary(column.type):
+            return list(column.to_pylist())
+        text = column if pa.types.is_string(column.type) else column.cast(pa.string())
+        return list(text.cast(pa.binary()).to_pylist())
+    encode = msgspec.json.Encoder(enc_hook=_plain).encode
+    return [encode([row[name] for name in key]) for row in batch.select(list(key)).to_pylist()]

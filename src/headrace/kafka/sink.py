@@ -1,0 +1,536 @@
+"""A topic as a sink: the rows of an epoch become messages in transactions.
+
+Slots make the messages, and the manifest names them; the driver sends them afterwards. Each
+transaction also commits, as metadata of the sink's consumer group, how far the sink is: lineage and
+epoch, how many messages of it, and the generation of the driver. So whatever dies, who comes next
+reads what is in, and sends the rest: an epoch is there once for readers of committed messages.
+
+Two drivers cannot both send: ``init_transactions`` of the later one fences the former. Since one
+that was frozen could come later, a driver reads the metadata behind it, and ends if that is of a
+newer one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.clock import Deadline, SystemClock
+from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.faults import fault
+from headrace.files import Bytes
+from headrace.graph.sinks import Receiver, ReceiverAwayError, Sink, SinkEpoch, SinkSite
+from headrace.kafka.address import TopicAddress
+from headrace.kafka.clients import (
+    CLIENTS,
+    MOVING_S,
+    admin_library,
+    asked_again,
+    error_of,
+    is_unknown,
+    library,
+    made,
+    name_of,
+    refusal,
+)
+from headrace.kafka.formats import HEADER_LIST, HEADERS, KEY, TIMESTAMP, encoded_keys, encoder_of
+from headrace.records.schema import as_milliseconds
+
+MESSAGES = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("time", pa.int64()),
+        ("headers", HEADER_LIST),
+    ]
+)
+TRANSACTION_MESSAGES = 100_000
+TRANSACTION_BYTES = 64 << 20
+COMMIT_S = 50.0  # below transaction.timeout.ms of the client
+MAX_MESSAGE_BYTES = 1_000_000
+OVERHEAD_BYTES = 512
+GRACE_S = 5.0
+TRIES = 3
+_ABANDONED: list[Any] = []
+_FENCED = {"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
+_NEVER = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "POLICY_VIOLATION", "INVALID_CONFIG"}
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a sink is: so many messages of an epoch, or all of it."""
+
+    origin: str
+    generation: int
+    lineage: str = ""
+    epoch: int = -1
+    messages: int = 0
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class KafkaSink(Sink):
+    """A topic to write to; made of an address.
+
+    Args:
+        address: of the topic.
+        time: the column that messages have their timestamps of, set when planned.
+    """
+
+    address: str
+    time: str | None = None
+
+    suffix = "messages"
+
+    @property
+    def topic(self) -> TopicAddress:
+        """The address, read."""
+        return TopicAddress.parse(self.address)
+
+    @property
+    def label(self) -> str:
+        """The topic."""
+        return self.topic.topic.lstrip("._-") or "kafka"
+
+    @property
+    def identity(self) -> str:
+        """The topic and the form of its messages."""
+        key = f", key {', '.join(self.topic.key)}" if self.topic.key else ""
+        return f"{self.topic.said}, {self.topic.option('format', 'json')}{key}"
+
+    @property
+    def promise(self) -> str:
+        """The guarantee for readers."""
+        return (
+            f"exactly-once at {self.topic.servers}, for readers with isolation.level="
+            "read_committed: messages and how far the sink is are one transaction"
+        )
+
+    def bound(self, time: str | None, behind_ms: int) -> KafkaSink:
+        """Take timestamps from the event time."""
+        del behind_ms
+        return KafkaSink(self.address, time)
+
+    def mistakes(self) -> list[str]:
+        """Return the mistakes."""
+        return self.topic.mistakes()
+
+    def column_mistakes(self, schema: pa.Schema) -> list[str]:
+        """Return the mistakes: columns that messages cannot be made of."""
+        wrong = [
+            f"{self.topic.said}: key column {name!r} is not there; found {schema.names}"
+            for name in self.topic.key
+            if name not in schema.names
+        ]
+        given = {KEY: (pa.binary(), pa.string()), TIMESTAMP: (pa.int64(),), HEADERS: (HEADER_LIST,)}
+        for name, kinds in given.items():
+            if name in schema.names and schema.field(name).type not in kinds:
+                wrong.append(
+                    f"column {name!r} is {schema.field(name).type}; expected "
+                    f"{' or '.join(map(str, kinds))}"
+                )
+        if self.is_raw and ("value" not in schema.names or not _is_bytes(schema, "value")):
+            wrong.append("format is raw; expected a column 'value' of bytes or text")
+        return wrong
+
+    @property
+    def is_raw(self) -> bool:
+        """Say whether values are written as they are."""
+        return self.topic.option("format", "json") == "raw"
+
+    def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
+        """Return the messages of rows, in their order.
+
+        Raises:
+            InvalidInputError: a message is larger than the client sends.
+        """
+        encode = encoder_of(schema, self.topic.key)
+        most = self.most_bytes
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, MESSAGES) as writer:
+            for batch in batches:
+                keys = encoded_keys(batch, self.topic.key)
+                values = _raw(batch) if self.is_raw else encode(batch)
+                for key, value in zip(keys, values, strict=True):
+                    size = len(key or b"") + len(value or b"")
+                    if size > most:
+                        raise self._too_large(size, most, key)
+                columns = [keys, values, self._times(batch), self._headers(batch)]
+                arrays = [
+                    one if isinstance(one, pa.Array) else pa.array(one, field.type)
+                    for one, field in zip(columns, MESSAGES, strict=True)
+                ]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=MESSAGES))
+        return [sink.getvalue()]
+
+    @property
+    def most_bytes(self) -> int:
+        """What key and value of a message may have."""
+        return int(dict(self.topic.client).get("message.max.bytes", MAX_MESSAGE_BYTES))
+
+    def _too_large(self, size: int, most: int, key: bytes | None) -> InvalidInputError:
+        return InvalidInputError(
+            f"a message for {self.topic.said} with key {(key or b'')[:60]!r} has {size} bytes, "
+            f"more than message.max.bytes, {most}; make it smaller, or raise this in the address "
+            "and max.message.bytes of the topic"
+        )
+
+    def _times(self, batch: pa.RecordBatch) -> pa.Array:
+        name = TIMESTAMP if TIMESTAMP in batch.schema.names else self.time
+        if name is None or name not in batch.schema.names:
+            return pa.nulls(batch.num_rows, pa.int64())
+        return as_milliseconds(batch.column(name))
+
+    def _headers(self, batch: pa.RecordBatch) -> pa.Array:
+        if HEADERS in batch.schema.names:
+            return batch.column(HEADERS)
+        return pa.nulls(batch.num_rows, HEADER_LIST)
+
+    def open(self, site: SinkSite) -> Receiver:
+        """Return the sending side, after a look at the topic, which is created if it is missing."""
+        return TransactionalReceiver(self, site)
+
+
+def _is_bytes(schema: pa.Schema, name: str) -> bool:
+    kind = schema.field(name).type
+    return bool(pa.types.is_binary(kind) or pa.types.is_string(kind))
+
+
+def _raw(batch: pa.RecordBatch) -> list[bytes | None]:
+    column = batch.column("value")
+    return list(
+        (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist()
+    )
+
+
+class _FencedError(Exception):
+    """A producer of the same transactional id has begun since."""
+
+
+class TransactionalReceiver(Receiver):
+    """Sends epochs in transactions; connected when it is made, and again after a failure.
+
+    Args:
+        sink: the topic.
+        site: who sends.
+
+    Raises:
+        InvalidInputError: the topic cannot take what is sent, or refuses the client.
+        ReceiverAwayError: no broker answers.
+        NotOwnerError: a newer driver sends.
+    """
+
+    def __init__(self, sink: KafkaSink, site: SinkSite) -> None:
+        self._sink, self._address, self._site = sink, sink.topic, site
+        self._wait_s = self._address.patience_s
+        default = f"headrace.{site.job}.{site.operator}"
+        self._name = self._address.option("group") or default
+        self._producer: Any = None
+        self._consumer: Any = None
+        self._at = Progress("", 0)
+        self._has_opened = self._is_cut = False
+        self._failed: list[Any] = []
+        for _ in range(TRIES):
+            with self._telling(), suppress(_FencedError):
+                self._connect()
+                return
+        raise self._away("others with the same transactional.id send at the same time")
+
+    def _connect(self) -> None:
+        """Fence those before, and read how far the sink is."""
+        self.close()
+        self._is_cut = False
+        self._check_topic()
+        settings = self._address.settings()
+        lib = library()
+        own = {"group.id": self._name, "enable.auto.commit": "false"}
+        self._consumer = made(lib.Consumer, {**settings, **own}, self._address)
+        self._producer = made(lib.Producer, {**settings, **self._producing()}, self._address)
+        producer = self._producer
+        self._bounded(lambda: producer.init_transactions(self._wait_s), self._wait_s)
+        self._at = self._read()
+        newest = self._at.generation if self._at.origin == self._site.origin else 0
+        is_other = self._has_opened and self._at.origin not in {"", self._site.origin}
+        if newest > self._site.generation > 0 or is_other:
+            raise NotOwnerError.taken_over(
+                self._address.at,
+                self._site.generation,
+                job=self._site.job,
+                operator=self._site.operator,
+            )
+        mine = (self._site.origin, self._site.generation)
+        if self._site.generation and (self._at.origin, self._at.generation) != mine:
+            self._send((), msgspec.structs.replace(self._at, origin=mine[0], generation=mine[1]))
+        self._has_opened = True
+
+    def _producing(self) -> dict[str, Any]:
+        return {
+            "transactional.id": self._name,
+            "partitioner": "murmur2_random",
+            "queue.buffering.max.messages": str(2 * TRANSACTION_MESSAGES),
+            "queue.buffering.max.kbytes": str(2 * TRANSACTION_BYTES >> 10),
+            "message.max.bytes": str(self._sink.most_bytes),
+            "on_delivery": self._delivered,
+            "error_cb": self._cut,
+        }
+
+    def _cut(self, error: Any) -> None:
+        """Note that a connection broke since the clients were made."""
+        del error
+        self._is_cut = True
+
+    def _bounded(self, call: Callable[[], Any], seconds: float) -> None:
+        """Make a call that has a timeout, and may not keep to it when a coordinator was away."""
+        failed: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:  # noqa: BLE001 - raised by who waits
+                failed.append(error)
+
+        thread = threading.Thread(target=run, name="headrace-kafka", daemon=True)
+        thread.start()
+        thread.join(seconds + GRACE_S)
+        if thread.is_alive():
+            _ABANDONED.append((self._producer, self._consumer))  # to close them would hang, too
+            self._producer = self._consumer = None
+            raise self._away(f"no answer in {seconds + GRACE_S:.0f} s")
+        if failed:
+            raise failed[0]
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        del message
+        if error is not None:
+            self._failed.append(error)
+
+    def _check_topic(self) -> None:
+        """Create the topic if it is missing; refuse one that takes less than is sent."""
+        admin, parts = CLIENTS.admin(self._address), admin_library()
+        name = self._address.topic
+        asked = admin.describe_topics(
+            library().TopicCollection([name]), request_timeout=self._wait_s
+        )
+        try:
+            asked[name].result()
+        except library().KafkaException as error:
+            if not is_unknown(error):
+                raise
+            new = parts.NewTopic(name, self._address.partitions or -1, -1)
+            try:
+                admin.create_topics([new], request_timeout=self._wait_s)[name].result()
+            except library().KafkaException as failure:
+                if name_of(failure) != "TOPIC_ALREADY_EXISTS":
+                    raise
+            self._await_topic()
+        place = parts.ConfigResource(parts.ResourceType.TOPIC, name)
+        found = admin.describe_configs([place], request_timeout=self._wait_s)[place].result()
+        most = int(found["max.message.bytes"].value)
+        if most < self._sink.most_bytes + OVERHEAD_BYTES:
+            raise InvalidInputError(
+                f"{self._address.at} takes messages of {most} bytes (max.message.bytes), and the "
+                f"sink sends up to {self._sink.most_bytes} (message.max.bytes) with "
+                f"{OVERHEAD_BYTES} around them; raise the former, or lower the latter",
+                operator=self._site.operator,
+            )
+
+    def _await_topic(self) -> None:
+        """Return when brokers know the topic that was created."""
+        clock = SystemClock()
+        deadline = Deadline(clock, self._wait_s)
+        while not deadline.expired:
+            try:
+                asked = CLIENTS.admin(self._address).describe_topics(
+                    library().TopicCollection([self._address.topic]),
+                    request_timeout=self._wait_s,
+                )
+                found = asked[self._address.topic].result()
+            except library().KafkaException as error:
+                if not is_unknown(error):
+                    raise
+            else:
+                if all(one.leader is not None for one in found.partitions):
+                    return
+            clock.sleep(MOVING_S)
+
+    def _read(self) -> Progress:
+        lib = library()
+        place = lib.ConsumerGroupTopicPartitions(
+            self._name, [lib.TopicPartition(self._address.topic, 0)]
+        )
+
+        def ask() -> Any:
+            asked = CLIENTS.admin(self._address).list_consumer_group_offsets(
+                [place], require_stable=True, request_timeout=self._wait_s
+            )
+            return asked[self._name].result()
+
+        [found] = asked_again(self._address, ask, SystemClock()).topic_partitions
+        if found.error is not None:
+            raise lib.KafkaException(found.error)
+        if found.offset < 0 or not found.metadata:
+            return Progress("", 0)
+        try:
+            return msgspec.json.decode(found.metadata, type=Progress)
+        except msgspec.MsgspecError as error:
+            raise InvalidInputError(
+                f"consumer group {self._name!r} of {self._address.at} is another program's: its "
+                f"metadata is {found.metadata[:100]!r}; give the sink another one: ?group=NAME",
+                operator=self._site.operator,
+            ) from error
+
+    def commit(self, epoch: SinkEpoch) -> None:
+        """Send what is not there yet of an epoch.
+
+        Raises:
+            NotOwnerError: a newer driver sends; what was sent before it stays.
+            ReceiverAwayError: no broker answers; some transactions of the epoch may be there, and
+                the next call continues behind them.
+            InvalidInputError: the topic refuses what is sent.
+        """
+        for _ in range(TRIES):
+            try:
+                with self._telling():
+                    self._commit(epoch)
+                    return
+            except _FencedError:
+                self.close()
+        raise self._away("others with the same transactional.id send at the same time")
+
+    def _commit(self, epoch: SinkEpoch) -> None:
+        if self._producer is not None:
+            self._producer.poll(0)
+        if self._producer is None or self._is_cut:
+            self._connect()
+        at = self._at
+        is_here = at.lineage == epoch.lineage and at.epoch == epoch.epoch
+        if at.lineage == epoch.lineage and (at.epoch > epoch.epoch or (is_here and at.whole)):
+            return
+        done = at.messages if is_here else 0
+        for messages, is_last in _transactions(epoch, done):
+            done += len(messages)
+            mine = (self._site.origin, self._site.generation)
+            self._send(messages, Progress(*mine, epoch.lineage, epoch.epoch, done, is_last))
+            fault("sink.part_sent")
+
+    def _send(self, messages: Sequence[_Message], progress: Progress) -> None:
+        """Send messages and how far the sink is then, in one transaction."""
+        producer, topic = self._producer, self._address.topic
+        self._failed.clear()
+        producer.begin_transaction()
+        for key, value, time, headers in messages:
+            while True:
+                try:
+                    given = {} if time is None else {"timestamp": time}
+                    producer.produce(topic, value, key, headers=headers, **given)
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+                    if self._failed:
+                        raise library().KafkaException(self._failed[0]) from None
+        place = library().TopicPartition(
+            topic, 0, max(0, progress.epoch), msgspec.json.encode(progress).decode()
+        )
+        group = self._consumer.consumer_group_metadata()
+        self._bounded(
+            lambda: producer.send_offsets_to_transaction([place], group, self._wait_s),
+            self._wait_s,
+        )
+        if messages:
+            fault("sink.sent")
+        self._bounded(lambda: producer.commit_transaction(COMMIT_S), COMMIT_S)
+        self._at = progress
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except library().KafkaException as error:
+            raise self._told(error) from error
+
+    def _told(self, error: Any) -> Exception:
+        """Say what failed: whether it passes, or a person has to fix it."""
+        failed = [library().KafkaException(one) for one in self._failed]
+        self.close()
+        for one in (error, *failed):
+            if name_of(one) in _FENCED:
+                return _FencedError()
+            if (found := refusal(one, self._address)) is not None:
+                return found
+            if name_of(one) in _NEVER:
+                return InvalidInputError(
+                    f"{self._address.at} refuses what is sent: {error_of(one).str()}; the epoch is "
+                    "committed and waits: change the topic, and start the job again",
+                    operator=self._site.operator,
+                )
+        return self._away(str(error_of(error).str()))
+
+    def _away(self, said: str) -> ReceiverAwayError:
+        CLIENTS.renew(self._address)
+        return ReceiverAwayError(
+            f"{self._address.at} does not answer: {said}; check that its brokers run: what is "
+            "committed is sent when they are back",
+            operator=self._site.operator,
+        )
+
+    def close(self) -> None:
+        """Close the clients; a transaction that is open is aborted by who comes next."""
+        producer, self._producer = self._producer, None
+        consumer, self._consumer = self._consumer, None
+        if producer is not None:
+            with suppress(library().KafkaException):
+                producer.purge(blocking=False)
+                producer.flush(0)
+        if consumer is not None:
+            consumer.close()
+
+
+_Message = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes]] | None]
+
+
+def _transactions(epoch: SinkEpoch, done: int) -> Iterator[tuple[list[_Message], bool]]:
+    """Yield the messages of an epoch behind the first ones, as transactions take them."""
+    waiting: list[_Message] = []
+    size = 0
+    left = epoch.rows - done
+    for message in _messages(epoch, done):
+        waiting.append(message)
+        size += len(message[0] or b"") + len(message[1] or b"")
+        if len(waiting) >= TRANSACTION_MESSAGES or size >= TRANSACTION_BYTES:
+            left -= len(waiting)
+            yield waiting, left == 0
+            waiting, size = [], 0
+    if waiting or left:
+        yield waiting, True
+
+
+def _messages(epoch: SinkEpoch, done: int) -> Iterator[_Message]:
+    """Yield the messages of an epoch behind the first ones."""
+    for prepared in epoch.files:
+        if done >= prepared.rows:
+            done -= prepared.rows
+            continue
+        with pa.memory_map(str(prepared.path)) as file, pa.ipc.open_file(file) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                if done >= batch.num_rows:
+                    done -= batch.num_rows
+                    continue
+                rows = batch.slice(done)
+                done = 0
+                headers = rows.column("headers").to_pylist()
+                yield from zip(
+                    rows.column("key").to_pylist(),
+                    rows.column("value").to_pylist(),
+                    rows.column("time").to_pylist(),
+                    [
+                        None if one is None else [(each["name"], each["value"]) for each in one]
+                        for one in headers
+                    ],
+                    strict=True,
+                )

@@ -1,0 +1,182 @@
+"""A Kafka broker of its own for tests and measurements: one process, which is its controller too.
+
+Jars are those of ``tools/kafka.sh``; Java is found as Spark finds it. Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from headrace import extras
+from headrace.clock import Clock, Deadline, SystemClock
+from headrace.closeable import Closeable
+from headrace.errors import InvalidInputError, UnavailableError
+from headrace.testing.servers import PROCESS_POLL_S, free_port
+
+KAFKA_START_S = 120.0
+_CLUSTER = "aGVhZHJhY2UtdGVzdHMtMQ"
+_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.enable": "false",  # it would take 128 MiB
+    "auto.create.topics.enable": "false",
+}
+
+
+class KafkaServer(Closeable):
+    """Started when it is made; ``close`` ends it. Topics stay in its folder until then.
+
+    Args:
+        folder: of its data and its log; made when missing.
+        properties: of the broker, added to those that it needs.
+        clock: for waiting.
+
+    Raises:
+        InvalidInputError: no jars, or no Java, are installed.
+        UnavailableError: it does not start; has the end of its log.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._classes = ":".join(map(str, sorted(kafka_jars().glob("*.jar"))))
+        folder.mkdir(parents=True, exist_ok=True)
+        self.port, inner = free_port(), free_port()
+        listeners = f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{inner}"
+        own = {
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{inner}",
+            "log.dirs": str(folder / "data"),
+        }
+        given = {**_PROPERTIES, **own, **(properties or {})}
+        lines = "".join(f"{name}={value}\n" for name, value in given.items())
+        self._settings = folder / "server.properties"
+        self._settings.write_text(lines)
+        try:
+            self._format()
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def url(self, topic: str, **options: str) -> str:
+        """Return the address of a topic, as jobs take it."""
+        query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items())
+        return f"kafka://{self.address}/{topic}{'?' if query else ''}{query}"
+
+    def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        with (self._folder / "log").open("ab") as log:
+            command = [_java(), *_JVM, "-cp", self._classes, program, *arguments]
+            return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
+
+    def _format(self) -> None:
+        arguments = ("format", "-t", _CLUSTER, "-c", str(self._settings))
+        if self._begin("kafka.tools.StorageTool", *arguments).wait(KAFKA_START_S):
+            raise self._failure("cannot format its folder")
+
+    def start(self) -> None:
+        """Start it on its port, and wait until it answers."""
+        self._process = self._begin("kafka.Kafka", str(self._settings))
+        deadline = Deadline(self._clock, KAFKA_START_S)
+        while not self._answers():
+            if self._process.poll() is not None or deadline.expired:
+                raise self._failure("does not start")
+            self._clock.sleep(PROCESS_POLL_S)
+
+    def _answers(self) -> bool:
+        library: Any = extras.load("confluent_kafka", "a broker for tests")
+        admin: Any = extras.load("confluent_kafka.admin", "a broker for tests")
+        given = {"bootstrap.servers": self.address, "log_level": 0, "logger": _silent()}
+        client = admin.AdminClient(given)
+        with suppress(library.KafkaException):
+            return bool(client.list_topics(timeout=1.0).brokers)
+        return False
+
+    def _failure(self, what: str) -> UnavailableError:
+        log = (self._folder / "log").read_text(errors="replace")[-2000:]
+        return UnavailableError(f"the Kafka broker in {self._folder} {what}: {log}")
+
+    def pause(self) -> None:
+        """Let it stand still, as one that is too slow to answer."""
+        os.kill(self.pid, 19)
+
+    def resume(self) -> None:
+        """Let it continue."""
+        os.kill(self.pid, 18)
+
+    def kill(self) -> None:
+        """End it without warning."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """End it; closing twice is fine."""
+        self.kill()
+
+
+def _silent() -> Any:
+    import logging  # noqa: PLC0415 - only for a library that logs while a broker starts
+
+    logger = logging.getLogger("headrace.testing.kafka")
+    logger.propagate = False
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
+def kafka_jars() -> Path:
+    """Return the folder of the broker's jars.
+
+    Raises:
+        InvalidInputError: there is none; says how to get them.
+    """
+    found = sorted(Path(sys.prefix, "jars").glob("kafka-*"))
+    if not found:
+        raise InvalidInputError(
+            f"there are no jars of a Kafka broker in {Path(sys.prefix, 'jars')}; in a clone of "
+            "Headrace, fetch them with: tools/kafka.sh"
+        )
+    return found[-1]
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if found is None:
+        raise InvalidInputError("no Java is installed; a Kafka broker needs Java 17")
+    return found

@@ -1,0 +1,147 @@
+"""Jobs from topic to topic on a real broker: each message counts once, whichever process dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.kafka import KafkaServer, Topics
+from tests.support.processes import MODULES
+from tests.support.runs import World
+
+import headrace as hr
+from headrace import Job
+from headrace.testing import TestDriver
+
+COLUMNS = {"user": str, "n": int}
+POINTS = ["epoch.before_commit", "commit.published", "sink.sent", "sink.committed"]
+
+
+class Counting:
+    def process(self, message: Any, context: Any) -> None:
+        counts = context.store("counts")
+        total = counts.get(message.user, 0) + message.n
+        counts.put(message.user, total)
+        context.emit({"user": message.user, "total": total})
+
+
+def counting(source: str, target: str) -> Job:
+    @hr.job("counting")
+    def job(g: hr.Graph) -> None:
+        keyed = g.input(source, schema=COLUMNS, name="clicks").partition_by("user")
+        totals = keyed.process(Counting, {"counts": int}, returns={"user": str, "total": int})
+        totals.send_to(g.output(target), name="totals")
+
+    return job
+
+
+def clicks(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"user": f"u{n % 7}", "n": n, "more": [n]} for n in range(first, first + count)]
+
+
+def running_totals(rows: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
+    """What the job makes of rows that are all read in one order for each user."""
+    seen: Counter[str] = Counter()
+    made = []
+    for row in rows:
+        seen[row["user"]] += row["n"]
+        made.append((row["user"], seen[row["user"]]))
+    return sorted(made)
+
+
+def sent(topics: Topics, topic: str) -> list[tuple[str, int]]:
+    return sorted((row["user"], row["total"]) for row in topics.rows(topic))
+
+
+@pytest.fixture
+def pair(kafka: KafkaServer, topics: Topics, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The names of an input and an output of this test."""
+    name = f"t{abs(hash(request.node.nodeid))}"
+    topics.create(f"{name}.in", 2)
+    return f"{name}.in", f"{name}.out"
+
+
+def feed(topics: Topics, topic: str, rows: list[dict[str, Any]]) -> None:
+    for partition in (0, 1):
+        mine = [row for row in rows if int(row["user"][1:]) % 2 == partition]
+        topics.send(topic, mine, partition=partition)
+
+
+def job_of(kafka: KafkaServer, pair: tuple[str, str]) -> Job:
+    return counting(kafka.url(pair[0]), kafka.url(pair[1], key="user", partitions="3"))
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_at_any_step_loses_and_doubles_nothing(
+    kafka: KafkaServer, topics: Topics, pair: tuple[str, str], point: str
+) -> None:
+    rows = clicks(0, 90)
+    with TestDriver(job_of(kafka, pair), tasks=2) as driver:
+        for part, nth in enumerate((1, 2, 0)):
+            feed(topics, pair[0], rows[30 * part : 30 * part + 30])
+            assert not nth or driver.advance_with_crash(point, nth) or nth == 2
+        driver.run()
+    assert sent(topics, pair[1]) == running_totals(rows)
+
+
+_DRIVER = """
+import os, signal, sys
+from pathlib import Path
+from tests.servers.test_kafka_jobs import counting
+from headrace.faults import injected
+from headrace.testing import TestDriver
+
+source, target, home, point = sys.argv[1:]
+
+def hook(name):
+    if name == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with injected(hook):
+    TestDriver(counting(source, target), tasks=2, home=Path(home), memory_bus=False).run()
+"""
+
+
+def in_a_process(kafka: KafkaServer, pair: tuple[str, str], home: Path, point: str) -> int:
+    urls = (kafka.url(pair[0]), kafka.url(pair[1], key="user", partitions="3"))
+    words = [sys.executable, "-c", _DRIVER, *urls, str(home), point]
+    environment = {**os.environ, "PYTHONPATH": MODULES}
+    return subprocess.run(words, env=environment, timeout=120, check=False).returncode
+
+
+def test_a_killed_driver_is_followed_by_one_that_sends_the_rest_once(
+    kafka: KafkaServer, topics: Topics, pair: tuple[str, str], tmp_path: Path
+) -> None:
+    """kill -9 with the epoch's manifest there, and with its messages in an open transaction."""
+    rows = clicks(0, 120)
+    feed(topics, pair[0], rows[:40])
+    assert in_a_process(kafka, pair, tmp_path, "commit.published") == -signal.SIGKILL
+    feed(topics, pair[0], rows[40:80])
+    assert in_a_process(kafka, pair, tmp_path, "sink.sent") == -signal.SIGKILL
+    feed(topics, pair[0], rows[80:])
+    with TestDriver(job_of(kafka, pair), tasks=2, home=tmp_path, memory_bus=False) as driver:
+        driver.run()
+    assert sent(topics, pair[1]) == running_totals(rows)
+
+
+def test_a_bounded_run_in_processes_of_its_own_ends_where_the_topic_does(
+    kafka: KafkaServer, topics: Topics, pair: tuple[str, str], tmp_path: Path
+) -> None:
+    """Slots open the topic by what the driver left for them; settings name another input."""
+    rows = clicks(0, 90)
+    feed(topics, pair[0], rows)
+    sets = ("job.bounded=true", "control.enabled=false", "epoch.max_rows=40")
+    address = f"inputs.clicks.address={kafka.url(pair[0])}"
+    world = World(tmp_path / "home")
+    target = kafka.url(pair[1], key="user", partitions="3")
+    result = hr.run(counting("clicks", target), world.settings(*sets, address))
+    assert result.state.ended
+    assert result.epochs > 2
+    assert sent(topics, pair[1]) == running_totals(rows)

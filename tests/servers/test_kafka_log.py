@@ -1,0 +1,57 @@
+"""Topics as readable logs: the contract on a real broker, and what only topics have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.support.kafka import KafkaServer, Topics, connector
+
+from headrace.bus import ReadableLog
+from headrace.testing.log_contract import LOG_SCHEMA, LogRow, ReadableLogContract
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return f"log{abs(hash(request.node.nodeid))}"
+
+
+class TopicContract(ReadableLogContract):
+    @pytest.fixture(autouse=True)
+    def place(self, kafka: KafkaServer, topics: Topics, name: str) -> None:
+        self.kafka, self.topics, self.name = kafka, topics, name
+
+    def opened(self) -> ReadableLog:
+        address = self.kafka.url(self.name)
+        return connector.open(connector.spec("events", address, LOG_SCHEMA), address)
+
+    def open_log(self, folder: Path) -> ReadableLog:
+        self.topics.create(self.name, 2)
+        return self.opened()
+
+    def drop_before(self, log: ReadableLog, partition: int, offset: int) -> None:
+        self.topics.drop_before(self.name, partition, offset)
+
+    def replaced(self, log: ReadableLog) -> ReadableLog:
+        self.topics.delete(self.name)
+        self.topics.create(self.name, 2)
+        return self.opened()
+
+
+class TestTopic(TopicContract):
+    def append(self, log: ReadableLog, partition: int, rows: Sequence[LogRow]) -> None:
+        for row in rows:
+            value = dict(zip(("id", "at", "name"), row, strict=True))
+            self.topics.send(self.name, [value], partition=partition, time=row[1])
+
+
+class TestTransactionalTopic(TopicContract):
+    """Each append is a transaction, behind one that is aborted: offsets have gaps."""
+
+    def append(self, log: ReadableLog, partition: int, rows: Sequence[LogRow]) -> None:
+        lines = [b'{"id": %d, "at": %d, "name": "%b"}' % (a, b, c.encode()) for a, b, c in rows]
+        self.topics.abort(self.name, b'{"id": -1}', partition)
+        with self.topics.transaction(self.name) as producer:
+            for line, row in zip(lines, rows, strict=True):
+                producer.produce(self.name, line, None, partition, timestamp=row[1])

@@ -1,0 +1,83 @@
+"""What a graph says of addresses, without a broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from tests.support.runs import World
+
+import headrace as hr
+from headrace import Job
+from headrace.bus import LogAwayError
+from headrace.errors import GraphError, InvalidInputError
+from headrace.testing import TestDriver
+
+PLACE = "kafka://localhost:1"
+
+
+def copying(source: str, target: object = "copied") -> Job:
+    @hr.job("copying")
+    def job(g: hr.Graph) -> None:
+        g.input(source, schema={"id": int}).send_to(target)  # type: ignore[arg-type]
+
+    return job
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("kafak://host/topic", r"no kind of log 'kafak'; did you mean 'kafka'"),
+        ("kafka:///topic", r"expected kafka://HOST:9092/TOPIC"),
+        ("kafka://me:secret22@host:1/topic", r"found hosts 'host:1'; .*sasl\.username"),
+        (f"{PLACE}/", r"found topic ''"),
+        (f"{PLACE}/a*", r"found topic 'a\*'"),
+        (f"{PLACE}/topic?fromat=json", r"unknown option 'fromat'; did you mean 'format'"),
+        (f"{PLACE}/topic?format=avro", r"format is 'avro'; expected one of json, raw"),
+        (f"{PLACE}/topic?partitions=0", r"partitions is '0'"),
+        (f"{PLACE}/topic?group.id=mine", r"group\.id cannot be set: give group="),
+        (f"{PLACE}/topic?sasl.password=secret22", r"expected env:NAME or file:PATH"),
+    ],
+)
+def test_mistakes_in_an_address_are_those_of_the_graph(address: str, said: str) -> None:
+    for job in (copying(address), copying("rows", address)):
+        with pytest.raises(GraphError, match=said) as caught:
+            job.build()
+        assert "secret22" not in str(caught.value)
+
+
+def test_an_input_has_the_name_of_its_topic() -> None:
+    [source, sink] = copying(f"{PLACE}/clicks", f"{PLACE}/totals").build().operators
+    assert (source.name, sink.name) == ("clicks", "clicks.to_totals")
+
+
+def test_one_name_stands_for_one_topic() -> None:
+    @hr.job("both")
+    def both(g: hr.Graph) -> None:
+        for host in ("one", "two"):
+            g.input(f"kafka://{host}:1/clicks", schema={"id": int}).send_to(f"from-{host}")
+
+    with (
+        TestDriver(both) as driver,
+        pytest.raises(InvalidInputError, match="reads 'clicks' from two places"),
+    ):
+        driver.start()
+
+
+def test_settings_put_a_stream_in_the_place_of_a_topic() -> None:
+    job, inputs = copying(f"{PLACE}/clicks"), {"clicks": {"stream": "recorded"}}
+    with TestDriver(job, inputs=inputs) as driver:
+        driver.create("recorded", {"id": pa.int64()})
+        driver.feed("recorded", [{"id": 7}])
+        driver.run()
+        assert [row["id"] for row in driver.output("copied")] == [7]
+
+
+def test_a_job_that_starts_while_no_broker_answers_waits_and_says_so(tmp_path: Path) -> None:
+    job = copying(f"{PLACE}/clicks?socket.timeout.ms=50")
+    told: list[str] = []
+    sets = ("state.disk_wait_s=0.01", "control.enabled=false")
+    with pytest.raises(LogAwayError, match="topic clicks at localhost:1 does not answer"):
+        hr.run(job, World(tmp_path / "home").settings(*sets), on_notice=told.append)
+    assert "the job waits for an answer" in told[0]
