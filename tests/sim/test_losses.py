@@ -15,7 +15,7 @@ from tests.support.watching import described, described_json, described_text, ev
 
 import headrace as hr
 from headrace.errors import NotOwnerError
-from headrace.testing import DriverCrash, TestDriver, call_at
+from headrace.testing import DriverCrash, ManualClock, TestDriver, call_at
 
 
 class Sum:
@@ -87,26 +87,29 @@ def test_a_lost_host_is_told_with_what_became_of_its_tasks(
     assert moved in described_text(seen)
 
 
-def test_a_host_that_is_waited_for_is_told_of_meanwhile(tmp_path: Path) -> None:
+def test_a_host_that_is_waited_for_is_told_of_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever looks then learns why the job stands still, and that the host came back in time."""
     seen: list[list[str]] = []
     places = {"affinity": "strict", "wait_s": 30.0}
+    sleep, is_lost = ManualClock.sleep, False
+
+    def meanwhile(clock: ManualClock, seconds: float) -> None:
+        sleep(clock, seconds)
+        if is_lost and len(seen) < 4:
+            seen.append([one.text for one in described(driver).events])
+        elif is_lost:
+            driver.bring_back(0)
+
+    monkeypatch.setattr(ManualClock, "sleep", meanwhile)
     with TestDriver(sums, tasks=6, slots=6, hosts=3, placement=places, home=tmp_path) as driver:
         world = World(driver)
         world.feed()
         driver.run()
         before = world.homes()
-        sleep = driver.clock.sleep
-
-        def meanwhile(seconds: float) -> None:
-            sleep(seconds)
-            if len(seen) < 4:
-                seen.append([one.text for one in described(driver).events])
-            else:
-                driver.bring_back(0)
-
         driver.lose_host(0)
-        driver.clock.sleep = meanwhile  # type: ignore[method-assign]
+        is_lost = True
         world.feed()
         world.check()
         assert world.homes() == before
