@@ -64,13 +64,13 @@ def test_a_java_that_fails_leaves_the_archive_that_was_there(
 
 @pytest.mark.slow
 def test_a_driver_starts_java_with_it(environ: dict[str, str], tmp_path: Path) -> None:
-    """With the archive of the tests, which tools/spark_classes.sh makes in the same way."""
-    made = Path(sys.prefix) / "spark.jsa"
-    if not made.exists():
-        pytest.skip("tools/spark_classes.sh has made no archive")
-    file = archive_file(environ)
-    file.parent.mkdir(parents=True)
-    file.symlink_to(made)
+    """With the archive of the tests, where tools/spark_classes.sh has made it in the same way."""
+    made, file = Path(sys.prefix) / "spark.jsa", archive_file(environ)
+    if made.exists():
+        file.parent.mkdir(parents=True)
+        file.symlink_to(made)
+    else:
+        make_archive(environ)
     code = (
         "from pathlib import Path\n"
         "from headrace.spark.sessions import build_context\n"
