@@ -91,7 +91,7 @@ def test_state_of_a_job_is_served_epoch_by_epoch_whatever_dies(driver: TestDrive
             feed((f"u{turn}", -expected[f"u{turn}"]), (f"new{turn}", 1), ("u6", 5))
             if turn in (1, 2):  # what is on disk and not committed is never shown
                 before = shown(table)
-                driver.advance_with_crash(("slot.segment_written", "commit.written")[turn - 1])
+                driver.advance_with_crash(("epoch.before_commit", "commit.written")[turn - 1])
                 assert shown(table) == before
             if turn == 4:
                 driver.crash(lose_hosts=[0])
