@@ -10,11 +10,16 @@ import shutil
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from pathlib import Path
 
+import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.closeable import Closeable
+from headrace.serving.resp import bulk, bulk_value, bulks, bulks_or
+from headrace.state.backend import Columns
 from headrace.state.rocksdb import RocksDBBackend
 
 CHUNK_ROWS = 1_000_000
@@ -22,6 +27,8 @@ CHUNK_ROWS = 1_000_000
 
 FILE_ROWS = 65_536
 _STORE = "entries"
+_BYTES = pa.large_binary()
+_STORED = pa.schema([("key", _BYTES), ("value", _BYTES)])
 _HEAD = b"\0\0"
 """Before each key on disk: the keys of a backend begin with two bytes."""
 
@@ -44,6 +51,10 @@ class Entries(Closeable):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, ``None`` where there is none."""
 
+    def replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes]:
+        """Return the reply of each key in Redis's protocol, ``null`` where there is none."""
+        return bulks_or(null, self.get_many(keys))
+
     @abstractmethod
     def scan(self, low: bytes, high: bytes | None, most: int) -> list[tuple[bytes, bytes]]:
         """Return the first entries with ``low <= key < high``; ``None`` has no upper end."""
@@ -54,20 +65,23 @@ class Entries(Closeable):
 
 
 class MemoryEntries(Entries):
-    """Entries in a dict; their order is made when it is first asked for, and kept up after that."""
+    """Entries in a dict; their order is made when it is first asked for, and kept up after that.
+
+    A value is kept as the reply that it becomes, as most are read as that.
+    """
 
     def __init__(self) -> None:
-        self._values: dict[bytes, bytes] = {}
+        self._replies: dict[bytes, bytes] = {}
         self._order: list[bytes] | None = None
         self._added: list[bytes] = []
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries."""
-        self._values.update(zip(keys, values, strict=True))
+        self._replies.update(zip(keys, bulks(values), strict=True))
 
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete."""
-        held = self._values
+        held = self._replies
         if self._order is not None:
             self._added += [k for k, v in zip(keys, values, strict=True) if k not in held and v]
         if None in values:
@@ -75,30 +89,35 @@ class MemoryEntries(Entries):
                 if value is None:
                     held.pop(key, None)
                 else:
-                    held[key] = value
+                    held[key] = bulk(value)
         else:
-            held.update(zip(keys, values, strict=True))  # type: ignore[arg-type]
+            held.update(zip(keys, bulks(values), strict=True))  # type: ignore[arg-type]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key."""
-        return list(map(self._values.get, keys))
+        found = map(self._replies.get, keys)
+        return [None if reply is None else bulk_value(reply) for reply in found]
+
+    def replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes]:
+        """Return the reply of each key."""
+        return list(map(self._replies.get, keys, repeat(null)))
 
     def scan(self, low: bytes, high: bytes | None, most: int) -> list[tuple[bytes, bytes]]:
         """Return the first entries of a range."""
-        order, values, found = self._ordered(), self._values, list[tuple[bytes, bytes]]()
+        order, held, found = self._ordered(), self._replies, list[tuple[bytes, bytes]]()
         for at in range(bisect_left(order, low), len(order)):
             key = order[at]
             if len(found) >= most or (high is not None and key >= high):
                 break
-            value = values.get(key)
-            if value is not None:
-                found.append((key, value))
+            reply = held.get(key)
+            if reply is not None:
+                found.append((key, bulk_value(reply)))
         return found
 
     def _ordered(self) -> list[bytes]:
         """The keys in order; of those that were deleted some may still be among them."""
-        if self._order is None or len(self._order) > 2 * len(self._values) + CHUNK_ROWS:
-            self._order = sorted(self._values)
+        if self._order is None or len(self._order) > 2 * len(self._replies) + CHUNK_ROWS:
+            self._order = sorted(self._replies)
         elif self._added:
             # Two sorted runs, which the sort merges; a key that was deleted and set again is twice.
             self._order = list(dict.fromkeys(sorted(self._order + sorted(self._added))))
@@ -107,11 +126,11 @@ class MemoryEntries(Entries):
 
     def count(self) -> int:
         """Return how many there are."""
-        return len(self._values)
+        return len(self._replies)
 
     def close(self) -> None:
         """Forget them."""
-        self._values, self._order = {}, None
+        self._replies, self._order = {}, None
 
 
 class DiskEntries(Entries):
@@ -125,21 +144,22 @@ class DiskEntries(Entries):
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
         self._backend = RocksDBBackend(folder, (_STORE,))
-        self._waiting: dict[bytes, bytes] = {}
+        self._waiting: list[Columns] = []
         self._count = 0
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries, by sorted files."""
-        self._waiting.update(zip(keys, values, strict=True))
-        if len(self._waiting) >= CHUNK_ROWS:
+        self._waiting.append((pa.array(keys, _BYTES), pa.array(values, _BYTES)))
+        if sum(len(found) for found, _ in self._waiting) >= CHUNK_ROWS:
             self.loaded()
 
     def loaded(self) -> None:
         """Write what waits, in the order of keys."""
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, []
         if waiting:
-            self._count += len(waiting)
-            self._backend.load(_STORE, _columns(waiting))
+            rows = _in_order(waiting)
+            self._count += rows.height
+            self._backend.load(_STORE, _columns(rows))
 
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete in one step."""
@@ -167,11 +187,17 @@ class DiskEntries(Entries):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _columns(entries: dict[bytes, bytes]) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
-    order = sorted(entries)
-    for at in range(0, len(order), FILE_ROWS):
-        keys = order[at : at + FILE_ROWS]
-        yield (
-            pa.array([_HEAD + key for key in keys], pa.binary()),
-            pa.array([entries[key] for key in keys], pa.binary()),
-        )
+def _in_order(parts: Sequence[Columns]) -> pl.DataFrame:
+    """Return entries in the order of keys; of a key that comes twice the last one."""
+    keys, values = (pa.chunked_array(found) for found in zip(*parts, strict=True))
+    rows = pl.DataFrame({"key": pl.from_arrow(keys), "value": pl.from_arrow(values)})
+    rows = rows.sort("key", maintain_order=True)
+    return rows.filter(pl.col("key").ne_missing(pl.col("key").shift(-1)))
+
+
+def _columns(rows: pl.DataFrame) -> Iterator[Columns]:
+    head, nothing = (pa.scalar(one, _BYTES) for one in (_HEAD, b""))
+    for part in rows.iter_slices(FILE_ROWS):
+        found = part.to_arrow().cast(_STORED)
+        keys = pc.binary_join_element_wise(head, found.column(0), nothing)
+        yield keys.combine_chunks(), found.column(1).combine_chunks()

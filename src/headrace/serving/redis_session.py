@@ -24,7 +24,7 @@ from headrace.serving.resp import (
     RequestReader,
     array,
     bulk,
-    bulks,
+    bulks_or,
     error,
     integer,
     plain_gets,
@@ -126,13 +126,16 @@ class RedisSession:
     def _gets(self, keys: list[bytes]) -> bytes:
         self._facts.commands += len(keys)
         try:
-            found = self._values(keys)
+            return b"".join(self._replies(keys))
         except HeadraceError:  # one of them may be of another server, or table
             return b"".join([self._answer([b"GET", key]) for key in keys])
-        if len(found) == 1:
-            value = found[0]
-            return self._null if value is None else b"$%d\r\n%b\r\n" % (len(value), value)
-        return b"".join(bulks(found, self._null))
+
+    def _replies(self, keys: list[bytes]) -> list[bytes]:
+        found = self._tables.replies(keys, self._null)
+        facts = self._facts
+        facts.keys += len(keys)
+        facts.misses += found.count(self._null)
+        return found
 
     def _values(self, keys: list[bytes]) -> list[bytes | None]:
         found = self._tables.get_many(keys)
@@ -176,12 +179,10 @@ class RedisSession:
     # Keys.
 
     def _get(self, words: list[bytes]) -> bytes:
-        value = self._values(words)[0]
-        return self._null if value is None else bulk(value)
+        return self._replies(words)[0]
 
     def _mget(self, words: list[bytes]) -> bytes:
-        pieces = bulks(self._values(words), self._null)
-        return b"*%d\r\n" % len(words) + b"".join(pieces)
+        return array(self._replies(words))
 
     def _exists(self, words: list[bytes]) -> bytes:
         return integer(sum(one is not None for one in self._values(words)))
@@ -316,9 +317,8 @@ class RedisSession:
     def _read(self, words: list[bytes]) -> bytes:
         table, least = self._table(words[0]), _integer(words[1])
         version, values = table.read(words[2:], least if least >= 0 else None)
-        heads = [integer(version.number), integer(table.staleness_ms)]
-        pieces = bulks(values, self._null)
-        return array([*heads, b"*%d\r\n" % len(values) + b"".join(pieces)])
+        replies = array(bulks_or(self._null, values))
+        return array([integer(version.number), integer(table.staleness_ms), replies])
 
     def _version(self, words: list[bytes]) -> bytes:
         table = self._table(words[0])

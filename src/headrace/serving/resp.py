@@ -15,7 +15,6 @@ OK = b"+OK\r\n"
 NULL_2, NULL_3 = b"$-1\r\n", b"_\r\n"
 _LONGEST = 4096
 _LENGTHS = {size: b"$%d" % size for size in range(_LONGEST)}
-_HEADS = {size: b"$%d\r\n" % size for size in range(_LONGEST)}
 _COUNTS = {b"*%d" % count: count for count in range(1, _LONGEST)}
 _GETS = frozenset((b"GET", b"get", b"Get"))
 _GET_PARTS = 5
@@ -201,23 +200,19 @@ def bulk(value: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 
-def bulks(values: Sequence[bytes | None], null: bytes) -> list[bytes]:
-    """Return the pieces of replies of many values, one after the other.
+def bulks(values: Iterable[bytes]) -> list[bytes]:
+    """Return a reply of each of many values."""
+    return [b"$%d\r\n%b\r\n" % (len(value), value) for value in values]
 
-    Args:
-        values: of keys; ``None`` where there is none.
-        null: what stands for ``None``.
-    """
-    heads = _HEADS
-    pieces: list[bytes] = []
-    add = pieces.extend
-    for value in values:
-        if value is None:
-            pieces.append(null)
-        else:
-            size = len(value)
-            add((heads.get(size) or b"$%d\r\n" % size, value, END))
-    return pieces
+
+def bulks_or(null: bytes, values: Iterable[bytes | None]) -> list[bytes]:
+    """Return a reply of each of many values; of ``None`` it is ``null``."""
+    return [null if value is None else b"$%d\r\n%b\r\n" % (len(value), value) for value in values]
+
+
+def bulk_value(reply: bytes) -> bytes:
+    """Return the value of a reply that ``bulk`` made."""
+    return reply[reply.index(b"\n") + 1 : -2]
 
 
 def error(text: str) -> bytes:

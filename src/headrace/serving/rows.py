@@ -32,6 +32,7 @@ Encoded = tuple[list[bytes], list[bytes]]
 _pack = msgspec.msgpack.Encoder().encode
 _GROUP = b"\0\0"
 _INTEGER, _SIGN = struct.Struct(">BQ"), 1 << 63
+_NO_TEXT = bytes(range(0x21)) + b"\x7f"
 _MAP_FORMS = ((16, b"\x80", 0), (1 << 16, b"\xde", 2))
 
 
@@ -115,20 +116,36 @@ class RowShape(ABC):
                 found_keys.append(encode_key(key))
         return list(dict.fromkeys(found_keys))
 
-    def of_texts(self, texts: Sequence[bytes]) -> list[bytes] | None:
+    def of_texts(self, words: Sequence[bytes], space: bytes = b"") -> list[bytes] | None:
         """Return the first candidate of each of many texts, quickly; ``None``: one by one.
 
         Args:
-            texts: without bytes below the space.
+            words: the texts, each behind ``space``; where one is no text, or not behind it, or has
+                a space, which may begin a number, there is none.
+            space: without line ends.
         """
         kind = self._only_kind
+        if kind < 0:
+            return None
+        # All are handled as the lines of one text: a step of bytes for all, not one for each.
+        lines, head = b"\n" + b"\n".join(words), b"\n" + space
+        if len(lines.translate(None, _NO_TEXT)) + len(words) != len(lines) or lines.count(
+            head
+        ) != len(words):
+            return None
         if kind == STRING:
-            return [b"\x30%b\0\0" % text for text in texts]
-        if kind == INTEGER and all(map(bytes.isdigit, texts)):
-            numbers = list(map(int, texts))
-            if max(numbers, default=0) < _SIGN:
-                return [_INTEGER.pack(INTEGER, number + _SIGN) for number in numbers]
-        return None
+            return (lines.replace(head, b"\0\0\n\x30") + b"\0\0").split(b"\n")[1:]
+        texts = lines.replace(head, b"\n").split(b"\n")[1:]
+        if not all(map(bytes.isdigit, texts)):
+            return None
+        numbers = list(map(int, texts))
+        if max(numbers, default=0) >= _SIGN:
+            return None
+        return [_INTEGER.pack(INTEGER, number + _SIGN) for number in numbers]
+
+    def has_one_meaning(self, text: bytes) -> bool:
+        """Say whether what ``of_texts`` returns for a text is its only candidate."""
+        return self._only_kind == STRING and not self.are_keys_free and text[:1] != b"["
 
     @cached_property
     def _only_kind(self) -> int:

@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -309,6 +310,8 @@ class TableServer:
             if self.place is not None:
                 write_private(self._folder / API_FILE, msgspec.json.encode(self.place))
                 stack.enter_context(self._serving_http())
+            gc.freeze()  # what was imported stays: a collection that looks at it stops all clients
+            stack.callback(gc.unfreeze)
             self._follower.start()
             stack.callback(self._follower.stop)
             stack.enter_context(_stopped_by_signals(self.stop))

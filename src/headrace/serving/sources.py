@@ -182,14 +182,27 @@ class StreamSource(Source):
         except OffsetGoneError:  # retention was faster: what is left counts
             self._offsets[partition] = max(self._stream.begins()[partition], begin)
             return
-        latest: dict[bytes, bytes | None] = {}
+        loading, latest = self._loading, dict[bytes, bytes | None]()
         for part in parts:
-            latest |= self._changes(part.batch)
+            if loading is not None:
+                self._load(loading, part.batch)
+            else:
+                latest |= self._changes(part.batch)
         self._offsets[partition] = parts[-1].next_offset if parts else end
-        if self._loading is not None:
-            self._load(self._loading, latest)
-        else:
+        if loading is None:
             self.table.apply(list(latest), list(latest.values()), self._version())
+
+    def _load(self, entries: Entries, batch: pa.RecordBatch) -> None:
+        if not any(batch.column(name).null_count for name in self._rows.value_schema.names):
+            entries.load(*of_groups(self.table, self._rows.encode(batch)))
+            return
+        changes = self._changes(batch)
+        kept = {key: value for key, value in changes.items() if value is not None}
+        entries.load(list(kept), list(kept.values()))
+        if len(kept) < len(changes):
+            entries.loaded()
+            gone = [key for key, value in changes.items() if value is None]
+            entries.apply(gone, [None] * len(gone))
 
     def _changes(self, batch: pa.RecordBatch) -> dict[bytes, bytes | None]:
         keys, values = self._rows.encode(batch)
@@ -205,14 +218,6 @@ class StreamSource(Source):
             own = set(of_groups(self.table, (list(changes), [b""] * len(changes)))[0])
             changes = {key: value for key, value in changes.items() if key in own}
         return changes
-
-    def _load(self, entries: Entries, latest: dict[bytes, bytes | None]) -> None:
-        kept = {key: value for key, value in latest.items() if value is not None}
-        entries.load(list(kept), list(kept.values()))
-        if len(kept) < len(latest):
-            entries.loaded()
-            gone = [key for key, value in latest.items() if value is None]
-            entries.apply(gone, [None] * len(gone))
 
     def _version(self) -> TableVersion:
         offsets = ", ".join(map(str, self._offsets))

@@ -16,6 +16,7 @@ from headrace.clock import Clock, Deadline
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.records.keys import FLOAT, key_group
 from headrace.serving.entries import Entries
+from headrace.serving.resp import bulk, bulks_or
 from headrace.serving.rows import RowShape
 from headrace.state.store import STAMP_BYTES, TTL_MARK, least_stamp
 
@@ -95,7 +96,8 @@ class ServedTable:
         self._entries: Entries | None = None
         self._version = TableVersion(-1, 0, "")
         self._checked_s = clock.monotonic()
-        self._moved = threading.Condition()
+        self._lock = threading.Lock()
+        self._moved = threading.Condition(self._lock)
         self.problem = ""
 
     @property
@@ -179,17 +181,42 @@ class ServedTable:
             entries, version = self._loaded(), self._version
             if at_least is not None:
                 self._check(at_least)
-            found = entries.get_many(self._as_keys(keys))
-            if None in found:
-                self._look_for_texts(entries, keys, found)
+            found = entries.get_many(self.shape.of_texts(keys) or keys)
+            for at in [at for at, value in enumerate(found) if value is None]:
+                found[at] = self._as_text(entries, keys[at])
         return version, found if self._ttl_ms is None else self._alive(found)
 
-    def _as_keys(self, keys: Sequence[bytes]) -> Sequence[bytes]:
-        """Return texts as what they are likeliest to stand for, where all are texts."""
-        joined = b"".join(keys)
-        if _BINARY.search(joined) or b" " in joined:
-            return keys
-        return self.shape.of_texts(keys) or keys
+    def text_replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes] | None:
+        """Return replies of Redis's protocol to many texts, quickly; ``None``: use ``read``.
+
+        Args:
+            keys: behind the namespace.
+            null: the reply of a key that is not there.
+
+        Raises:
+            LoadingError: nothing is loaded yet.
+        """
+        if self.is_divided or self._ttl_ms is not None:
+            return None
+        texts = self.shape.of_texts(keys, self.namespace)
+        if texts is None:
+            return None
+        with self._lock:
+            entries = self._loaded()
+            found = entries.replies(texts, null)
+            if null in found:
+                self._look_again(entries, keys, found, null)
+        return found
+
+    def _look_again(
+        self, entries: Entries, keys: Sequence[bytes], found: list[bytes], null: bytes
+    ) -> None:
+        """Look for texts that were not found as the likeliest of what they stand for."""
+        cut = len(self.namespace)
+        for at, reply in enumerate(found):
+            if reply == null and not self.shape.has_one_meaning(key := keys[at][cut:]):
+                value = self._as_text(entries, key)
+                found[at] = null if value is None else bulk(value)
 
     def _check(self, at_least: int) -> None:
         if self._version.number < at_least:
@@ -197,15 +224,12 @@ class ServedTable:
                 f"table {self.name!r} shows version {self._version.number}, asked for {at_least}"
             )
 
-    def _look_for_texts(
-        self, entries: Entries, keys: Sequence[bytes], found: list[bytes | None]
-    ) -> None:
-        """Look for keys that were not found as what they stand for as text."""
-        for at, value in enumerate(found):
-            if value is None and is_text(keys[at]):
-                meant = self.shape.candidates(keys[at])
-                values = entries.get_many(meant)
-                found[at] = next((one for one in values if one is not None), None)
+    def _as_text(self, entries: Entries, key: bytes) -> bytes | None:
+        """Return the value of a key that was not found, as what it stands for as text."""
+        if not is_text(key):
+            return None
+        values = entries.get_many(self.shape.candidates(key))
+        return next((one for one in values if one is not None), None)
 
     def _own(self, key: bytes) -> bytes:
         """Return an encoded key, of this server."""
@@ -234,10 +258,10 @@ class ServedTable:
         """Return how long an entry still lives; ``NO_EXPIRY``: for good, ``NO_KEY``: none."""
         with self._moved:
             found = self._loaded().get_many([key])
-            if found[0] is None:
-                self._look_for_texts(self._loaded(), [key], found)
-        raw = found[0]
-        if raw is None or (self._ttl_ms is not None and self._alive(found)[0] is None):
+            raw = found[0]
+            if raw is None:
+                raw = self._as_text(self._loaded(), key)
+        if raw is None or (self._ttl_ms is not None and self._alive([raw])[0] is None):
             return NO_KEY
         if self._ttl_ms is None or raw[:1] != TTL_MARK:
             return NO_EXPIRY
@@ -319,6 +343,7 @@ class Tables:
         self.by_name: Mapping[str, ServedTable] = {table.name: table for table in tables}
         # Of two that fit, the longer namespace is meant.
         self._tables = sorted(tables, key=lambda table: -len(table.namespace))
+        self._only = tables[0] if len(tables) == 1 else None
         if len(self.by_name) < len(tables) or len({t.namespace for t in tables}) < len(tables):
             raise InvalidInputError(
                 f"tables {[table.name for table in tables]} have the same name or namespace twice; "
@@ -345,14 +370,18 @@ class Tables:
                 return table, key[len(table.namespace) :]
         return None
 
+    def replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes]:
+        """Return what ``get_many`` does as replies of Redis's protocol, ``null`` for ``None``."""
+        found = self._only.text_replies(keys, null) if self._only is not None else None
+        return bulks_or(null, self.get_many(keys)) if found is None else found
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, those of a table at one version; raises as a table does."""
-        if len(self._tables) == 1:
-            table = self._tables[0]
-            space, cut = table.namespace, len(table.namespace)
+        if self._only is not None:
+            space, cut = self._only.namespace, len(self._only.namespace)
             bare = [key[cut:] for key in keys if key.startswith(space)]
             if len(bare) == len(keys):
-                return table.get_many(bare)
+                return self._only.get_many(bare)
         found: list[bytes | None] = [None] * len(keys)
         places: dict[str, tuple[ServedTable, list[int], list[bytes]]] = {}
         for at, key in enumerate(keys):
