@@ -65,12 +65,16 @@ def loaded(keys: int, folder: Path) -> dict[str, int]:
     return found
 
 
+def command(home: Path) -> list[str]:
+    """Return the command that serves the rows."""
+    words = [sys.executable, "-m", "headrace.cli.main", "serve", "--stream", "key", "--bare"]
+    return [*words, "--home", str(home), "--port", "0", "--json"]
+
+
 @contextlib.contextmanager
 def serving(home: Path, keys: int, *words: str) -> Iterator[tuple[int, float]]:
     """Serve a stream of rows; yields the port and the seconds until it was served."""
-    command = [sys.executable, "-m", "headrace.cli.main", "serve", "--stream", "key", "--bare"]
-    command += ["--home", str(home), "--port", "0", "--json", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*command(home), *words], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         began = time.perf_counter()

@@ -318,3 +318,89 @@ def test_current_windows_are_what_the_end_of_the_inputs_sends() -> None:
 
 def _without(row: Mapping[str, Any], name: str) -> Row:
     return {key: value for key, value in row.items() if key != name}
+
+
+MEMBERS = {
+    "members": {"id": pa.string(), "name": pa.string(), "age": pa.int64()},
+    "plans": {"member": pa.string(), "plan": pa.string()},
+    "cities": {"id": pa.string(), "city": pa.string()},
+}
+JOINS = {
+    "paying": """SELECT m.id AS who, age * 2 AS twice, plan FROM members m JOIN plans ON id = member
+        WHERE plan <> 'free'""",
+    "whole": "SELECT id, name, city FROM members FULL JOIN cities USING (id)",
+    "three": """SELECT id, plan, city FROM members LEFT JOIN plans ON id = member
+        LEFT JOIN (SELECT id AS place, city FROM cities) c ON c.place = members.id""",
+    "nested": """SELECT who, n, city FROM (SELECT m.id AS who, upper(name) AS n FROM members m
+        JOIN plans ON m.id = member WHERE age <> 1) AS j LEFT JOIN cities ON id = who""",
+}
+
+
+def changes_of(dice: random.Random, count: int) -> dict[str, list[Row]]:
+    """Return rows of tables, of which some delete their key."""
+    found: dict[str, list[Row]] = {}
+    for name, columns in MEMBERS.items():
+        key, *others = columns
+        found[name] = [
+            {key: f"k{dice.randrange(9)}", **dict.fromkeys(others, None if n % 4 == 0 else f"v{n}")}
+            for n in range(count)
+        ]
+    for row in found["members"]:
+        row["age"] = None if row["name"] is None else dice.randrange(4)
+    for row in found["plans"]:
+        row["plan"] = row["plan"] and dice.choice(["free", "paid"])
+    return found
+
+
+def joined(fed: Mapping[str, list[Row]], sql: str) -> list[Row]:
+    """Return the rows of a join of the rows of tables that are left, as DuckDB makes them."""
+    with duckdb.connect(config={"threads": 1}) as connection:
+        for name, columns in MEMBERS.items():
+            key, *others = columns
+            last = {row[key]: row for row in fed[name]}
+            live = [row for row in last.values() if any(row[c] is not None for c in others)]
+            connection.register(name, pa.Table.from_pylist(live, pa.schema(columns)))
+        rows: list[Row] = connection.sql(sql).to_arrow_table().to_pylist()
+        return rows
+
+
+@pytest.mark.parametrize("seed", more([0], range(20)))
+def test_current_rows_of_a_join_of_tables_are_those_that_are_there(seed: int) -> None:
+    dice = random.Random(seed)
+    inputs = "".join(
+        f"CREATE INPUT TABLE {one}({', '.join(columns)}, PRIMARY KEY ({next(iter(columns))})) "
+        f'FROM SCRIBE("{one}");'
+        for one, columns in MEMBERS.items()
+    )
+    tables = "".join(f"CREATE TABLE {name} AS {sql};" for name, sql in JOINS.items())
+    fed: dict[str, list[Row]] = {name: [] for name in MEMBERS}
+    app = load_app(SqlText(f"CREATE APPLICATION shop; {inputs} {tables}"))
+    with TestDriver(app.job, tasks=dice.choice([1, 3])) as driver:
+        for name, columns in MEMBERS.items():
+            driver.create(name, columns)
+        live, removed = None, 0
+        for _ in range(3):
+            for name, rows in changes_of(dice, 30).items():
+                fed[name] += rows
+                driver.feed(name, rows)
+            driver.run()
+            live = live or live_job(driver)
+            if dice.random() < 0.5:
+                driver.crash()
+            show_parts(live, driver)
+            ask = TableQueries(live)
+            for name, sql in JOINS.items():
+                found, expected = ask(f"SELECT * FROM {name}", "current"), joined(fed, sql)
+                assert all(row.pop("window_is_open") for row in found)
+                assert not any(row.pop("is_deleted") for row in found)
+                assert in_order(found) == in_order(expected), name
+                key = "who" if name in ("paying", "nested") else "id"
+                one = (
+                    f"SELECT * EXCLUDE (is_deleted, window_is_open) FROM {name} WHERE {key} = 'k1'"
+                )
+                wanted = [row for row in expected if row[key] == "k1"]
+                assert in_order(ask(one, "current")) == in_order(wanted), name
+                past = ask(f"SELECT * FROM {name}")
+                removed += sum(row["is_deleted"] for row in past)
+                assert len(ask(f"SELECT * FROM {name}", "all")) == len(past) + len(found)
+        assert removed

@@ -17,27 +17,37 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.coordinator.inspection.job_reader import open_sources
 from headrace.coordinator.manifest import JobState
 from headrace.errors import InvalidInputError
 from headrace.files import Files
+from headrace.graph.operator_base import StoreSpec
 from headrace.graph.operators import (
     COLUMNAR,
+    IS_DELETED,
+    Changes,
     Explode,
     Filter,
+    JoinTables,
+    KeepTable,
     Merge,
     Operator,
     PartitionBy,
     RunningAggregate,
     Select,
+    SendTo,
+    SendToSink,
     WindowAggregate,
 )
 from headrace.graph.windows import Window
 from headrace.plan.stages import UNKEYED, JobPlan, Stage
 from headrace.records.evolution import cast_to_schema
 from headrace.records.keys import encode_key, hash_key
+from headrace.records.schema import TableLayout
 from headrace.runtime.chunk import Chunk, concat_chunks
+from headrace.runtime.ktable_joins import TableTableJoinNode, ktable_layouts
 from headrace.runtime.node import Node
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 from headrace.runtime.stateless import BatchNode, ExplodeNode, FilterNode, SelectNode
@@ -102,7 +112,12 @@ class CurrentRows:
                 readers = {} if held is None else held.readers
                 held = self._held = _Committed(plan, root, self._files, readers)
             found = held.rows(held.operators[operator].inputs[0], values)
-        return None if found is None else pa.Table.from_batches([found.batch])
+        if found is None:
+            return None
+        rows = pa.Table.from_batches([found.batch])
+        if held.is_of_tables(operator):  # a row that fits no more is sent as one that is deleted
+            rows = rows.filter(pc.invert(rows.column(IS_DELETED)))
+        return rows
 
 
 class _Collector(Node):
@@ -140,11 +155,17 @@ class _Committed:
                 return self._windows(operator, values)
             case RunningAggregate():
                 return self._totals(operator, values)
+            case Changes() if self.is_of_tables(name):
+                joining = self.operators[operator.inputs[0]]
+                assert isinstance(joining, JoinTables)
+                return self._joined(joining, values)
             case PartitionBy():
                 return self.rows(operator.inputs[0], values)
             case Merge():
                 return self._merged(operator, values)
-            case Filter(expression=pl.Expr() as expression) if not self._is_total(operator):
+            case Filter(expression=pl.Expr() as expression) if not (
+                self._is_total(operator) or self.is_of_tables(name)
+            ):
                 below = self.rows(operator.inputs[0], values)
                 return _made(below, FilterNode(name, expression))
             case Select():
@@ -163,6 +184,13 @@ class _Committed:
         raise InvalidInputError(
             f"between the windows and the table is {name!r}, {operator.describe()[0]}"
         )
+
+    def is_of_tables(self, name: str) -> bool:
+        """Say whether what reaches an operator are the changes of a join of tables."""
+        operator = self.operators[name]
+        while isinstance(operator, SendTo | SendToSink | Select | Filter | PartitionBy | Changes):
+            operator = self.operators[operator.inputs[0]]
+        return isinstance(operator, JoinTables)
 
     def _has_windows(self, name: str) -> bool:
         operator = self.operators[name]
@@ -192,7 +220,7 @@ class _Committed:
                 f"{operator.name!r} sends windows early: the last row of each is the newest"
             )
         delay_ms = stage.delays.get(operator.name, 0)
-        common = self._common(operator, stage, self._stored(stage, operator, values))
+        common = self._common(operator, stage, self._aggregated(stage, operator, values))
         node = window_node(window, common, delay_ms, timed=stage.timed)
         node.targets = [sent := _Collector()]
         mark = self._state.watermarks.get(stage.name, NO_WATERMARK)
@@ -220,7 +248,7 @@ class _Committed:
         node = RunningNode(*self._common(operator, stage, ()))
         layout = table_layouts(stage, operator)[operator.store.name]
         schema = pa.schema([*layout.keys, *layout.values])
-        stored = self._stored(stage, operator, values)
+        stored = self._aggregated(stage, operator, values)
         batches = [one.select(schema.names) for one in stored]
         rows = pl.DataFrame(pl.from_arrow(pa.Table.from_batches(batches, schema)))
         return Chunk(node.results(node.key_columns(rows)[0], rows))
@@ -228,26 +256,60 @@ class _Committed:
     def _common(self, operator: Aggregating, stage: Stage, stored: Iterable[pa.RecordBatch]) -> Any:
         """Return what all nodes of aggregates take first, with a table of some rows."""
         aggregation = aggregation_of(stage, operator)
-        table = ColumnarTable(table_layouts(stage, operator)[operator.store.name])
+        table = self._table(table_layouts(stage, operator)[operator.store.name], stored)
+        partials, schema = ColumnarPartials(table, aggregation), self._schema(operator.name)
+        return operator.name, aggregation, partials, schema, self._state.key_groups
+
+    def _joined(self, operator: JoinTables, values: Values) -> Chunk:
+        """Return the joined row of each key: its node is told that all keys have changed."""
+        stage, wanted = self._stages[operator.name], [values.get(name) for name in operator.by]
+        tables, keys = list[ColumnarTable](), list[list[pa.RecordBatch]]()
+        for kept in (self.operators[name] for name in operator.inputs):
+            assert isinstance(kept, KeepTable)
+            layout = ktable_layouts(stage, kept)[kept.store.name]
+            own = {name: one for name, one in zip(kept.keys, wanted, strict=True) if one}
+            stored = list(self._stored(stage, kept.store, layout.keys, own))
+            tables.append(self._table(layout, stored))
+            keys.append([rows.select(layout.keys.names) for rows in stored])
+        schema = self._schema(operator.name)
+        node = TableTableJoinNode(operator, tables[0], tables[1], schema)
+        node.targets = [sent := _Collector()]
+        node.begin(self._state.epoch + 1, self._state.time_ms, NO_WATERMARK)
+        for name, batches in zip(operator.inputs, keys, strict=True):
+            for rows in batches:
+                node.inlet(name).push(Chunk(rows))
+        node.advance(END_WATERMARK, self._state.time_ms)
+        if sent.found:
+            return concat_chunks(sent.found)
+        changes = schema.append(pa.field(IS_DELETED, pa.bool_()))
+        return Chunk(pa.RecordBatch.from_pylist([], schema=changes))
+
+    def _table(self, layout: TableLayout, stored: Iterable[pa.RecordBatch]) -> ColumnarTable:
+        """Return a table of some rows."""
+        table = ColumnarTable(layout)
         table.begin(self._state.time_ms)
         for rows in stored:
             keys = TableKeys.of_rows(table.layout, rows)
             table.put(keys, rows.select(table.layout.values.names))
-        partials, schema = ColumnarPartials(table, aggregation), self._schema(operator.name)
-        return operator.name, aggregation, partials, schema, self._state.key_groups
+        return table
 
-    def _stored(
+    def _aggregated(
         self, stage: Stage, operator: Aggregating, values: Values
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of an operator's store."""
-        store = operator.store
+        """Yield the rows of the store of an aggregate."""
+        return self._stored(stage, operator.store, key_schema(stage, operator), values)
+
+    def _stored(
+        self, stage: Stage, store: StoreSpec, keys: pa.Schema, values: Values
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a store."""
         if store.kind != COLUMNAR:
             raise InvalidInputError(f"store {store.name!r} is {store.kind}, not columnar")
         if store.name not in self._tables:
             sources = open_sources(self._state, self._root, self._files, stage.name, self.readers)
             table = MergedTable(store.name, sources, self._state.time_ms, store.ttl_ms)
             self._tables[store.name] = table
-        for part in _slices(key_schema(stage, operator), values):
+        for part in _slices(keys, values):
             yield from self._tables[store.name].batches(part)
 
 

@@ -29,6 +29,7 @@ from headrace.sql.statements import WINDOW, parse_query
 from headrace.sql.text import Place, SqlText, near, place_of
 
 _CHECK_S, _IDLE_CHECKS = 0.05, 100
+_IDLE_SESSIONS = 16
 
 
 @dataclass(frozen=True)
@@ -360,6 +361,8 @@ class QueryEngine:
         )
         self._connection.execute("SET TimeZone = 'UTC'")
         self._connection.execute("SET lock_configuration = true")
+        self._idle: list[_Session] = []
+        self._lock = threading.Lock()
 
     def answer(
         self, tables: AppTables, query: Query, windows: Windows, most: int | None = None
@@ -465,25 +468,27 @@ class QueryEngine:
         """
         limits = self.limits
         most = limits.rows if most is None else most
-        with self._connection.cursor() as cursor:
-            for name, table in rows.items():
-                cursor.register(name, table)
-            try:
-                with _watchdog().limit(limits.seconds, cursor.interrupt):
-                    found = cursor.sql(query.sql).to_arrow_reader(most + 1)
-                    batches, size = [], 0
-                    for batch in found:
-                        batches.append(batch)
-                        size += batch.num_rows
-                        if size > most:
-                            break
-            except self._duckdb.InterruptException as error:
-                raise InvalidInputError(
-                    f"the query took more than {limits.seconds:g} s; add conditions to it"
-                ) from error
-            except self._duckdb.Error as error:
-                names = {name for table in rows.values() for name in table.column_names}
-                raise _refusal(query.source, names - {OFFSET}, error) from error
+        session, is_done = self._session(rows), False
+        try:
+            with _watchdog().limit(limits.seconds, session.cursor.interrupt):
+                found = session.cursor.sql(query.sql).to_arrow_reader(most + 1)
+                batches, size = [], 0
+                for batch in found:
+                    batches.append(batch)
+                    size += batch.num_rows
+                    if size > most:
+                        break
+                else:
+                    is_done = True
+        except self._duckdb.InterruptException as error:
+            raise InvalidInputError(
+                f"the query took more than {limits.seconds:g} s; add conditions to it"
+            ) from error
+        except self._duckdb.Error as error:
+            names = {name for table in rows.values() for name in table.column_names}
+            raise _refusal(query.source, names - {OFFSET}, error) from error
+        finally:
+            self._leave(session, is_done=is_done)
         if size > most:
             raise InvalidInputError(
                 f"the answer has more than {most:,} rows; add LIMIT or conditions, or ask "
@@ -492,6 +497,67 @@ class QueryEngine:
         table = pa.Table.from_batches(batches, found.schema)
         names = table.column_names
         return pa.table([_whole(table.column(at)) for at in range(len(names))], names)
+
+    def _session(self, rows: Mapping[str, pa.Table]) -> _Session:
+        """Return a session that has tables, one that waits if there is one for their columns."""
+        columns = {name: table.schema for name, table in rows.items()}
+        with self._lock:
+            at = next((at for at, one in enumerate(self._idle) if one.columns == columns), None)
+            found = None if at is None else self._idle.pop(at)
+        if found is None:
+            return _Session(self._connection.cursor(), rows)
+        found.give(rows)
+        return found
+
+    def _leave(self, session: _Session, *, is_done: bool) -> None:
+        """Keep a session for the next query, unless this one was broken off."""
+        with self._lock:
+            if is_done:
+                session.clear()
+                self._idle.append(session)
+            over = self._idle.pop(0) if len(self._idle) > _IDLE_SESSIONS else None
+        for one in (over, None if is_done else session):
+            if one is not None:
+                one.cursor.close()
+
+
+class _Rows:
+    """What DuckDB reads under a name: the rows that are there then, always of the same columns."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.table.__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.table.schema.__arrow_c_schema__()
+
+
+class _Session:
+    """A connection to DuckDB that knows tables by name: to name them takes longer than a query.
+
+    Args:
+        cursor: the connection.
+        rows: tables by name.
+    """
+
+    def __init__(self, cursor: Any, rows: Mapping[str, pa.Table]) -> None:
+        self.cursor = cursor
+        self.columns = {name: table.schema for name, table in rows.items()}
+        self._rows = {name: _Rows(table) for name, table in rows.items()}
+        for name, one in self._rows.items():
+            cursor.register(name, one)
+
+    def give(self, rows: Mapping[str, pa.Table]) -> None:
+        """Have the tables show other rows, of the same columns."""
+        for name, one in self._rows.items():
+            one.table = rows[name]
+
+    def clear(self) -> None:
+        """Forget the rows."""
+        for name, one in self._rows.items():
+            one.table = self.columns[name].empty_table()
 
 
 def _marked(rows: pa.Table, *, is_open: bool) -> pa.Table:
