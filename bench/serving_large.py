@@ -75,10 +75,10 @@ class MemoryGroup:
             self._folder.rmdir()
 
 
-def peak_rss(process: int) -> int:
-    """Return the most memory of a process by itself, bytes."""
+def own_memory(process: int) -> int:
+    """Return the memory of a process that is not of files, bytes."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024
+    return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) * 1024
 
 
 def folder_bytes(folder: Path) -> int:
@@ -118,7 +118,7 @@ def main() -> None:
                     "limit_mb": given.memory,
                     "bounded": group.is_there,
                     "group_most_mb": group.most() >> 20,
-                    "process_most_mb": peak_rss(process.pid) >> 20,
+                    "process_mb": own_memory(process.pid) >> 20,
                     "table_mb": folder_bytes(home / "serving") >> 20,
                     "keys_a_second": {what: round(value) for what, value in rates.items()},
                 }

@@ -1,22 +1,30 @@
 """Looks for bytes that what `headrace serve` reads cannot take: `python tools/fuzz_serving.py`.
 
     pip install atheris
-    python tools/fuzz_serving.py CORPUS -max_total_time=600
+    python tools/fuzz_serving.py FOLDER -max_total_time=600
+    python tools/fuzz_serving.py keep FOLDER
 
-CORPUS is a folder, in which what reaches new code is kept; the options are those of libFuzzer. The
-first byte of an input says in which pieces the others come. It fails where a session raises,
-answers with what is no reply, gives something away before the password, or where the pieces change
-what is answered.
+FOLDER gets the inputs that are kept, those of `tests/unit/serving/inputs.txt` first, and what
+reaches new code; the options are those of libFuzzer. `keep` writes the folder to that file, which a
+test replays; merge it first (`-merge=1 SMALL FOLDER`). The first byte of an input says in which
+pieces the others come. It fails where a session raises, answers with what is no reply, gives
+something away before the password, or where the pieces change what is answered.
 """
 
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext, suppress
+from hashlib import sha1
+from pathlib import Path
 
-import atheris
 import pyarrow as pa
 
-with atheris.instrument_imports(include=["headrace.serving"]):
+atheris = None
+with suppress(ImportError):  # a test replays inputs without it
+    import atheris
+
+with atheris.instrument_imports(include=["headrace.serving"]) if atheris else nullcontext():
     from headrace.clock import SystemClock
     from headrace.serving.entries import MemoryEntries
     from headrace.serving.redis_session import RedisSession, ServerFacts
@@ -24,6 +32,7 @@ with atheris.instrument_imports(include=["headrace.serving"]):
     from headrace.serving.rows import ColumnRows, encode_rows
     from headrace.serving.table import ServedTable, Tables, TableVersion
 
+INPUTS = Path(__file__).parent.parent / "tests" / "unit" / "serving" / "inputs.txt"
 CLOCK = SystemClock()
 SECRET = b"Oslo"
 LIMITS = RequestLimits(request_bytes=4096, arguments=64)
@@ -74,6 +83,29 @@ def one_input(data: bytes) -> None:
         raise AssertionError("answered without the password")
 
 
-if __name__ == "__main__":
+def kept_inputs() -> list[bytes]:
+    """Return the inputs that are kept."""
+    return [bytes.fromhex(line) for line in INPUTS.read_text().split()]
+
+
+def keep(folder: Path) -> None:
+    """Keep the inputs of a folder, the short ones first."""
+    found = sorted({one.read_bytes() for one in folder.iterdir()}, key=lambda one: (len(one), one))
+    INPUTS.write_text("".join(f"{one.hex()}\n" for one in found if one))
+
+
+def main() -> None:
+    """Fuzz, or keep."""
+    if sys.argv[1:2] == ["keep"]:
+        keep(Path(sys.argv[2]))
+        return
+    folder = Path(sys.argv[1])
+    folder.mkdir(exist_ok=True)
+    for data in kept_inputs():
+        (folder / sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
     atheris.Setup(sys.argv, one_input)
     atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from headrace.closeable import Closeable
 from headrace.serving.resp import bulk, bulk_value, bulks, bulks_or
 from headrace.state.backend import Columns
-from headrace.state.rocksdb import RocksDBBackend
+from headrace.state.rocksdb import RocksDBBackend, RocksDBSettings
 
 CHUNK_ROWS = 1_000_000
 """So many entries are sorted at once while a table on disk is filled."""
@@ -29,6 +29,7 @@ FILE_ROWS = 65_536
 _STORE = "entries"
 _BYTES = pa.large_binary()
 _STORED = pa.schema([("key", _BYTES), ("value", _BYTES)])
+_SETTINGS = RocksDBSettings(in_pieces=True)
 _HEAD = b"\0\0"
 """Before each key on disk: the keys of a backend begin with two bytes."""
 
@@ -143,7 +144,7 @@ class DiskEntries(Entries):
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         shutil.rmtree(folder, ignore_errors=True)
-        self._backend = RocksDBBackend(folder, (_STORE,))
+        self._backend = RocksDBBackend(folder, (_STORE,), settings=_SETTINGS)
         self._waiting: list[Columns] = []
         self._count = 0
 

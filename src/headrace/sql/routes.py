@@ -7,7 +7,6 @@ commit them, and resumes after ``Last-Event-ID``; ``/v1/sql/tables`` says what t
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -40,7 +39,6 @@ MAX_ROWS = 100_000
 MAX_QUERY = 20_000
 MAX_WATCHERS = 64
 CHUNK = 5_000
-SWITCH_S = 0.001
 LOOK_S, SILENCE_S = 0.05, 15.0
 """How often an epoch is looked for, and after how long without a row a client gets a comment."""
 
@@ -207,8 +205,6 @@ class _Service:
         """DuckDB."""
         from headrace.sql.query_engine import QueryEngine  # noqa: PLC0415 - half a second
 
-        # An answer passes from thread to thread; each time it waits so long for a busy driver.
-        sys.setswitchinterval(SWITCH_S)
         return QueryEngine()
 
     def checked(self, text: str, windows: Windows) -> SqlQuery:

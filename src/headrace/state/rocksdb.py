@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 import msgspec
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     ChecksumType,
@@ -73,12 +74,16 @@ class RocksDBSettings:
         write_buffer_bytes: entries not yet written to files, over all stores of the process.
         memtable_bytes: the same for one store; a crash replays at most about this much.
         block_bytes: unit of reading and compression; small, because access is by key.
+        in_pieces: indexes and filters are read in blocks, too. For more keys than the cache has
+            room for the filters of (1.25 bytes each): otherwise a read of any key takes those of a
+            whole file, some MB.
     """
 
     cache_bytes: int = 128 << 20
     write_buffer_bytes: int = 96 << 20
     memtable_bytes: int = 32 << 20
     block_bytes: int = 4096
+    in_pieces: bool = False
 
     @classmethod
     def within(cls, cache_bytes: int, write_buffer_bytes: int) -> RocksDBSettings:
@@ -153,6 +158,11 @@ def family_options(settings: RocksDBSettings, by_prefix: bool = False) -> Option
     tables.set_checksum_type(ChecksumType.xxh3())
     tables.set_data_block_index_type(DataBlockIndexType.binary_and_hash())  # point reads
     tables.set_cache_index_and_filter_blocks(True)  # else they escape the memory bound
+    if settings.in_pieces:
+        tables.set_index_type(BlockBasedIndexType.two_level_index_search())
+        tables.set_partition_filters(True)
+        tables.set_metadata_block_size(settings.block_bytes)
+        tables.set_pin_top_level_index_and_filter(True)
     tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
     options = Options(raw_mode=True)
     options.set_block_based_table_factory(tables)
