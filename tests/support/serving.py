@@ -12,10 +12,10 @@ from tests.support.processes import until
 from headrace.bus import Bus
 from headrace.clock import SystemClock
 from headrace.config import Settings
-from headrace.serving.entries import MemoryEntries
+from headrace.serving.entries import DiskEntries, MemoryEntries
 from headrace.serving.listener import ClientLimits
 from headrace.serving.redis_session import RedisSession, ServerFacts
-from headrace.serving.resp import RequestLimits, RequestReader, bulks, plain_gets
+from headrace.serving.resp import RequestLimits, RequestReader, plain_gets
 from headrace.serving.rows import ColumnRows, encode_rows
 from headrace.serving.server import Origin, ServeOptions, TableServer
 from headrace.serving.table import ServedTable, Tables, TableVersion
@@ -23,6 +23,7 @@ from headrace.serving.table import ServedTable, Tables, TableVersion
 __all__ = [
     "ClientLimits",
     "ColumnRows",
+    "DiskEntries",
     "MemoryEntries",
     "Origin",
     "RedisSession",
@@ -32,7 +33,6 @@ __all__ = [
     "ServerFacts",
     "TableVersion",
     "Tables",
-    "bulks",
     "encode_rows",
     "plain_gets",
 ]

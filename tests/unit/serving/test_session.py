@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.support.processes import REAL_CLOCK
 from tests.support.serving import (
     ColumnRows,
+    DiskEntries,
     MemoryEntries,
     RedisSession,
     RequestLimits,
@@ -96,6 +98,58 @@ def test_any_bytes_are_answered(parts: list[bytes], has_password: bool) -> None:
         assert not has_password or b"Oslo" not in answer
         if client.is_over:
             break
+
+
+FORMS = (b"t:%b", b"t:\x30%b\0\0", b"%b", b"t:%b\nt:a", b"t:t:%b", b"t: %b", b"\nt:%b", b't:["%b"]')
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(FORMS), st.sampled_from([b"a", b"b", b"a c", b"no", b"", b"\xff"])
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_many_keys_are_answered_as_each_alone_would_be(wanted: list[tuple[bytes, bytes]]) -> None:
+    keys = [form.replace(b"%b", name) for form, name in wanted]
+    alone = [session().feed(request("MGET", key)).removeprefix(b"*1\r\n") for key in keys]
+    assert session().feed(request("MGET", *keys)) == b"*%d\r\n" % len(keys) + b"".join(alone)
+    assert session().feed(b"".join(request("GET", key) for key in keys)) == b"".join(alone)
+    for (form, name), reply in zip(wanted, alone, strict=True):
+        is_there = name in (b"a", b"b") and form in (FORMS[0], FORMS[1], FORMS[-1])
+        assert reply != b"$-1\r\n" or not is_there
+
+
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_of_a_key_that_is_loaded_twice_the_last_value_counts(
+    on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.serving.entries.CHUNK_ROWS", 40)
+    monkeypatch.setattr("headrace.serving.entries.FILE_ROWS", 7)
+    made = DiskEntries(tmp_path / "entries") if on_disk else MemoryEntries()
+    with made as entries:
+        expected: dict[bytes, bytes] = {}
+        for turn in range(7):
+            keys = [b"k%03d" % (n * 37 % 50) for n in range(turn, turn + 30)]
+            values = [b"v%d-%d" % (turn, n) for n in range(30)]
+            entries.load([*keys, keys[0]], [*values, b"last of %d" % turn])
+            expected |= dict(zip(keys, values, strict=True)) | {keys[0]: b"last of %d" % turn}
+        entries.loaded()
+        assert entries.scan(b"", None, 1000) == sorted(expected.items())
+        entries.apply([b"k000", b"new"], [None, b"1"])
+        expected = {**expected, b"new": b"1"}
+        del expected[b"k000"]
+        asked = [b"k001", b"k000", b"new", b"none"]
+        found = list(map(expected.get, asked))
+        assert found[1:3] == [None, b"1"]
+        assert entries.get_many(asked) == found
+        shown = [b"_" if one is None else b"$%d\r\n%b\r\n" % (len(one), one) for one in found]
+        assert entries.replies(asked, b"_") == shown
+        within = [(k, v) for k, v in sorted(expected.items()) if b"k02" <= k < b"k03"]
+        assert entries.scan(b"k02", b"k03", 5) == within[:5]
 
 
 def test_requests_beyond_the_limits_are_refused_and_end_the_connection() -> None:
