@@ -6,7 +6,7 @@
 
 FOLDER gets the inputs that are kept, those of `tests/unit/serving/inputs.txt` first, and what
 reaches new code; the options are those of libFuzzer. `keep` writes the folder to that file, which a
-test replays; merge it first (`-merge=1 SMALL FOLDER`). The first byte of an input says in which
+test replays. The first byte of an input says in which
 pieces the others come. It fails where a session raises, answers with what is no reply, gives
 something away before the password, or where the pieces change what is answered.
 """

@@ -25,11 +25,13 @@ from headrace.state.rocksdb import RocksDBBackend, RocksDBSettings
 CHUNK_ROWS = 1_000_000
 """So many entries are sorted at once while a table on disk is filled."""
 
-FILE_ROWS = 65_536
+STEPS = 16
+"""In so many steps they are written."""
+
 _STORE = "entries"
 _BYTES = pa.large_binary()
 _STORED = pa.schema([("key", _BYTES), ("value", _BYTES)])
-_SETTINGS = RocksDBSettings(in_pieces=True)
+SETTINGS = RocksDBSettings(in_pieces=True)
 _HEAD = b"\0\0"
 """Before each key on disk: the keys of a backend begin with two bytes."""
 
@@ -139,19 +141,26 @@ class DiskEntries(Entries):
 
     Args:
         folder: on a local disk; made, and removed at the end.
+        settings: memory, and how filters are read.
+        chunk_rows: so many entries are sorted at once while it is filled.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(
+        self,
+        folder: Path,
+        settings: RocksDBSettings = SETTINGS,
+        chunk_rows: int = CHUNK_ROWS,
+    ) -> None:
+        self._folder, self._chunk_rows = folder, chunk_rows
         shutil.rmtree(folder, ignore_errors=True)
-        self._backend = RocksDBBackend(folder, (_STORE,), settings=_SETTINGS)
+        self._backend = RocksDBBackend(folder, (_STORE,), settings=settings)
         self._waiting: list[Columns] = []
         self._count = 0
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries, by sorted files."""
         self._waiting.append((pa.array(keys, _BYTES), pa.array(values, _BYTES)))
-        if sum(len(found) for found, _ in self._waiting) >= CHUNK_ROWS:
+        if sum(len(found) for found, _ in self._waiting) >= self._chunk_rows:
             self.loaded()
 
     def loaded(self) -> None:
@@ -160,7 +169,7 @@ class DiskEntries(Entries):
         if waiting:
             rows = _in_order(waiting)
             self._count += rows.height
-            self._backend.load(_STORE, _columns(rows))
+            self._backend.load(_STORE, _columns(rows, -(-self._chunk_rows // STEPS)))
 
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete in one step."""
@@ -196,9 +205,9 @@ def _in_order(parts: Sequence[Columns]) -> pl.DataFrame:
     return rows.filter(pl.col("key").ne_missing(pl.col("key").shift(-1)))
 
 
-def _columns(rows: pl.DataFrame) -> Iterator[Columns]:
+def _columns(rows: pl.DataFrame, step: int) -> Iterator[Columns]:
     head, nothing = (pa.scalar(one, _BYTES) for one in (_HEAD, b""))
-    for part in rows.iter_slices(FILE_ROWS):
+    for part in rows.iter_slices(step):
         found = part.to_arrow().cast(_STORED)
         keys = pc.binary_join_element_wise(head, found.column(0), nothing)
         yield keys.combine_chunks(), found.column(1).combine_chunks()

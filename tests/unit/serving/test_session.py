@@ -124,12 +124,8 @@ def test_many_keys_are_answered_as_each_alone_would_be(wanted: list[tuple[bytes,
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
-def test_of_a_key_that_is_loaded_twice_the_last_value_counts(
-    on_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("headrace.serving.entries.CHUNK_ROWS", 40)
-    monkeypatch.setattr("headrace.serving.entries.FILE_ROWS", 7)
-    made = DiskEntries(tmp_path / "entries") if on_disk else MemoryEntries()
+def test_of_a_key_that_is_loaded_twice_the_last_value_counts(on_disk: bool, tmp_path: Path) -> None:
+    made = DiskEntries(tmp_path / "entries", chunk_rows=40) if on_disk else MemoryEntries()
     with made as entries:
         expected: dict[bytes, bytes] = {}
         for turn in range(7):
