@@ -131,6 +131,24 @@ def test_a_killed_driver_is_followed_by_one_that_sends_the_rest_once(
     assert sent(topics, pair[1]) == running_totals(rows)
 
 
+def test_outputs_by_settings_are_sent_once_however_the_driver_dies(
+    kafka: KafkaServer, topics: Topics, pair: tuple[str, str]
+) -> None:
+    """The code names streams only; each of them is a topic by the settings."""
+    rows = clicks(0, 90)
+    addresses: dict[str, Any] = {
+        "inputs": {"clicks": {"address": kafka.url(pair[0])}},
+        "outputs": {"totals": {"address": kafka.url(pair[1], key="user", partitions="3")}},
+    }
+    with TestDriver(counting("clicks", "totals"), tasks=2, **addresses) as driver:
+        for part, point in enumerate(("commit.published", "sink.sent", "sink.committed")):
+            feed(topics, pair[0], rows[30 * part : 30 * part + 30])
+            driver.advance_with_crash(point)
+        driver.run()
+        assert "totals" not in driver.bus.names()
+    assert sent(topics, pair[1]) == running_totals(rows)
+
+
 def test_a_bounded_run_in_processes_of_its_own_ends_where_the_topic_does(
     kafka: KafkaServer, topics: Topics, pair: tuple[str, str], tmp_path: Path
 ) -> None:
