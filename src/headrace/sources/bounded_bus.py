@@ -579,9 +579,9 @@ def _wanted(graph: JobGraph, settings: Settings) -> dict[str, tuple[Input, Input
             coded[one.stream] = InputSettings(address=one.address)
     given = coded | {name: one for name, one in settings.inputs.items() if name in read}
     found = {name: (first[name], one) for name, one in given.items() if not is_pattern(name)}
-    for pattern, one in given.items():
-        if is_pattern(pattern) and one.address:
-            for name, log in _matching(graph.name, first[pattern], one.address).items():
+    for pattern, wanted in given.items():
+        if is_pattern(pattern) and wanted.address:
+            for name, log in _matching(graph.name, first[pattern], wanted.address).items():
                 if name in found:
                     raise InvalidInputError(
                         f"job {graph.name!r} reads {name!r} twice, as it matches {pattern!r}, too; "

@@ -88,3 +88,13 @@ def test_a_pattern_of_topics_is_for_inputs() -> None:
         copying("rows", f"{PLACE}/a*").build()
     [source, _] = copying(f"{PLACE}/orders-*").build().operators
     assert source.name == "orders-all"
+
+
+def test_a_topic_is_not_between_two_parts_of_a_job() -> None:
+    @hr.job("parted")
+    def parted(g: hr.Graph) -> None:
+        rows = g.input("rows", schema={"id": int}).partition_by("id", via=f"{PLACE}/between")
+        rows.aggregate(n=hr.agg.count()).send_to("counts")
+
+    with pytest.raises(GraphError, match=r"send them to it, and read it in a second job"):
+        parted.build()
