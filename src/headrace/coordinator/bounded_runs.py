@@ -35,12 +35,12 @@ from headrace.files import Files
 from headrace.graph.operators import JobGraph
 from headrace.sources.bounded_bus import (
     BoundedInputBus,
-    input_settings,
     matched_sources,
     resolve_inputs,
     underlying_bus,
 )
 from headrace.sources.listing import load_listing, save_listing
+from headrace.sources.wanted_inputs import input_settings
 
 
 def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,8 +22,7 @@ from headrace.bus.read_only import ExternalStream
 from headrace.bus.readable import connector_of
 from headrace.clock import Clock, SystemClock
 from headrace.config import EARLIEST, Settings
-from headrace.config.inputs import InputSettings, split_key
-from headrace.config.loader import ON_COMMAND
+from headrace.config.inputs import InputSettings
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import (
@@ -53,6 +51,7 @@ from headrace.sources.listing import (
     save_listing,
     stream_of,
 )
+from headrace.sources.wanted_inputs import input_settings, wanted_inputs
 
 LINKS = "sources"
 FOLLOW_S = 10.0
@@ -506,8 +505,9 @@ def resolve_inputs(
             the run began with.
     """
     held = (load_listing(storage) or {}) if has_state else {}
-    given = input_settings(graph, settings)
-    matched = {name for name, (operator, _) in _wanted(graph, settings).items() if operator.pattern}
+    asked = wanted_inputs(graph, settings)
+    given = {name: one for name, (_, one) in asked.items()}
+    matched = {name for name, (operator, _) in asked.items() if operator.pattern}
     if has_state:
         wanted = {name: _text(one) for name, one in given.items() if name not in matched}
         _check_same(graph.name, wanted, {n: one for n, one in held.items() if not one.pattern})
@@ -543,71 +543,6 @@ def input_changed(job: str, name: str, said: str, asked: str) -> InvalidInputErr
     )
 
 
-def input_settings(graph: JobGraph, settings: Settings) -> dict[str, InputSettings]:
-    """Return what stands for the streams that a graph reads: by its code, or by the settings.
-
-    What the settings say counts. Files of settings may be those of several jobs; what is given on
-    the command is for this one. Logs that match a pattern are there by their own names.
-
-    Raises:
-        InvalidInputError: what is given on the command is of no input.
-        LogAwayError: it is not known what matches a pattern, for nobody answers.
-    """
-    return {name: given for name, (_, given) in _wanted(graph, settings).items()}
-
-
-def _wanted(graph: JobGraph, settings: Settings) -> dict[str, tuple[Input, InputSettings]]:
-    """Return what stands for streams, with the first input that reads each."""
-    inputs = [one for one in graph.operators if isinstance(one, Input)]
-    names, read = {one.named for one in inputs}, {one.stream for one in inputs}
-    asked = (split_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND))
-    for name in (part[0] for part in asked if part is not None):
-        is_there = name in names and not (is_pattern(name) and not settings.inputs[name].address)
-        if not is_there:
-            raise _not_known(graph.name, name, sorted(names))
-    coded: dict[str, InputSettings] = {}
-    first: dict[str, Input] = {}
-    for one in inputs:
-        if any(one.address != other.address for other in inputs if other.stream == one.stream):
-            raise InvalidInputError(
-                f"job {graph.name!r} reads {one.stream!r} from two places; give one of them "
-                "another name=",
-                job=graph.name,
-            )
-        first.setdefault(one.stream, one)
-        if one.address:
-            coded[one.stream] = InputSettings(address=one.address)
-    given = coded | {name: one for name, one in settings.inputs.items() if name in read}
-    found = {name: (first[name], one) for name, one in given.items() if not is_pattern(name)}
-    for pattern, wanted in given.items():
-        if is_pattern(pattern) and wanted.address:
-            for name, log in _matching(graph.name, first[pattern], wanted.address).items():
-                if name in found:
-                    raise InvalidInputError(
-                        f"job {graph.name!r} reads {name!r} twice, as it matches {pattern!r}, too; "
-                        "narrow the pattern",
-                        job=graph.name,
-                    )
-                found[name] = log
-    return found
-
-
-def _matching(job: str, operator: Input, address: str) -> dict[str, tuple[Input, InputSettings]]:
-    """Return what matches the pattern of an input now."""
-    connector = connector_of(address)
-    for text in connector.mistakes(address):
-        raise InvalidInputError(
-            f"setting inputs.{operator.stream}.address: {text}", job=job, input=operator.name
-        )
-    return {
-        name: (
-            replace(operator, stream=name, pattern=operator.stream),
-            InputSettings(address=one),
-        )
-        for name, one in connector.matching(address).items()
-    }
-
-
 def matched_sources(graph: JobGraph, settings: Settings) -> dict[str, BoundedSource]:
     """Return the logs that match patterns of a graph now.
 
@@ -621,19 +556,9 @@ def matched_sources(graph: JobGraph, settings: Settings) -> dict[str, BoundedSou
     """
     return {
         name: _of_log(operator, given.address)
-        for name, (operator, given) in _wanted(graph, settings).items()
+        for name, (operator, given) in wanted_inputs(graph, settings).items()
         if operator.pattern and given.address is not None
     }
-
-
-def _not_known(job: str, name: str, names: Sequence[str]) -> InvalidInputError:
-    if is_pattern(name):
-        why = "which is a pattern: name one stream"
-    else:
-        near = get_close_matches(name, names, 1)
-        why = f"did you mean {near[0]!r}? " if near else ""
-        why += f"job {job!r} reads {', '.join(names) or 'no stream'}"
-    return InvalidInputError(f"settings inputs.{name} are of no input; {why}", job=job)
 
 
 def _found(
@@ -641,7 +566,7 @@ def _found(
 ) -> dict[str, BoundedSource]:
     return {
         name: find_source(operator, given, bus, settings, storage)
-        for name, (operator, given) in _wanted(graph, settings).items()
+        for name, (operator, given) in wanted_inputs(graph, settings).items()
         if name in names
     }
 
