@@ -23,6 +23,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,8 +101,16 @@ def fill(server: KafkaServer, topic: str, messages: int, ids: int) -> None:
     assert producer.flush(WAIT_S) == 0
 
 
-def of_headrace(job: Job, messages: int, home: Path) -> float:
-    """Return the messages a second of a job, from its first epoch to the last one's publication."""
+def of_headrace(job: Job, messages: int, home: Path, steps: Counter[str] | None = None) -> float:
+    """Return the messages a second of a job, from its first epoch to the last one's publication.
+
+    Args:
+        job: of `columns` or `count`.
+        messages: that it is to read.
+        home: of the run.
+        steps: gets the ms of each step of epochs.
+    """
+    steps = Counter() if steps is None else steps
     begun: list[float] = []
     rows = 0
     over = threading.Event()
@@ -110,6 +119,8 @@ def of_headrace(job: Job, messages: int, home: Path) -> float:
         nonlocal rows
         begun.append(time.perf_counter() - summary.took_ms / 1000)
         rows += summary.rows
+        steps.update({name: round(ms) for name, ms in summary.timings_ms.items()})
+        steps.update({f"slot {name}": round(ms) for name, ms in summary.slot_timings_ms.items()})
         if rows >= messages:
             begun.append(time.perf_counter())
             over.set()
@@ -179,10 +190,11 @@ def throughput(words: Any, folder: Path, server: KafkaServer) -> dict[str, Any]:
     fill(server, "in", words.messages, words.ids)
     make = filtering if words.what == "columns" else counting
     found: dict[str, list[float]] = {"headrace": []}
+    steps: Counter[str] = Counter()
     for number in range(words.rounds):
         target = server.url(f"out{number}", key="id", partitions=str(PARTITIONS))
         job = make(server.url("in"), target)
-        found["headrace"].append(of_headrace(job, words.messages, folder / f"home{number}"))
+        found["headrace"].append(of_headrace(job, words.messages, folder / f"home{number}", steps))
         if words.what == "columns":
             found.setdefault("readers", []).append(of_readers(server, "in", words.messages))
         if words.streams:
@@ -194,7 +206,8 @@ def throughput(words: Any, folder: Path, server: KafkaServer) -> dict[str, Any]:
         for name, rate in rates.items()
         if name != "headrace"
     }
-    return {"messages": words.messages, "a second": rates, **ratios}
+    longest = {name: ms for name, ms in steps.most_common(12) if ms}
+    return {"messages": words.messages, "a second": rates, **ratios, "steps, ms": longest}
 
 
 JOB = """

@@ -8,12 +8,13 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.support.cli import done, headrace, write_project
-from tests.support.kafka import KafkaServer, Topics
+from tests.support.kafka import KafkaServer, Topics, lib
 from tests.support.processes import MODULES, until
 
 HEADRACE = [sys.executable, "-m", "headrace.cli.main"]
@@ -41,6 +42,13 @@ def minutes(project: Path) -> Counter[tuple[str, int]]:
     return found
 
 
+def results(topics: Topics) -> int:
+    """Return how many there are; brokers may not know yet who leads a topic that is new."""
+    with suppress(lib.KafkaException):
+        return len(topics.rows("spending")) if topics.exists("spending") else 0
+    return 0
+
+
 def test_its_commands_fill_a_topic_and_read_what_comes_of_it(
     kafka: KafkaServer, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,10 +62,7 @@ def test_its_commands_fill_a_topic_and_read_what_comes_of_it(
     expected = minutes(project)
     with subprocess.Popen([*HEADRACE, *run], env=environment) as running:
         try:
-            until(
-                lambda: topics.exists("spending") and len(topics.rows("spending")) >= len(expected),
-                "the results",
-            )
+            until(lambda: results(topics) >= len(expected), "the results")
         finally:
             running.terminate()
     assert headrace(*look).code == 0
