@@ -31,8 +31,8 @@ $columns
 
 @hr.job("$name")
 def $module(g: hr.Graph) -> None:
-    orders = g.input("orders", ${schema}time="at", out_of_orderness="5s"$idle)
-    spending = orders.filter(hr.col("cents") > 0).partition_by("customer").window(
+    $read
+    spending = orders.partition_by("customer").window(
         hr.tumbling("1m"),
         name="spending",
         orders=hr.agg.count(),
@@ -88,8 +88,16 @@ _COLUMNS = """
 ORDERS = {"customer": str, "at": int, "cents": int}
 """
 
-_PLAIN = {"columns": "", "schema": "", "idle": ""}
-_TOPICS = {"columns": _COLUMNS, "schema": "schema=ORDERS, ", "idle": ', idle="1s"'}
+_PLAIN = {
+    "columns": "",
+    "read": 'orders = g.input("orders", time="at", out_of_orderness="5s")'
+    '.filter(hr.col("cents") > 0)',
+}
+_TOPICS = {
+    "columns": _COLUMNS,
+    "read": """sent = g.input("orders", schema=ORDERS, time="at", out_of_orderness="5s", idle="1s")
+    orders = sent.filter(hr.col("cents") > 0)""",
+}
 
 _SETTINGS = """# Where the streams of the job are; without these lines they are streams of its home.
 [inputs.orders]
