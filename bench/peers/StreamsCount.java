@@ -9,12 +9,14 @@ import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.kafka.clients.admin.Admin;
+import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.processor.api.Processor;
 import org.apache.kafka.streams.processor.api.ProcessorContext;
 import org.apache.kafka.streams.processor.api.Record;
@@ -24,6 +26,9 @@ import org.apache.kafka.streams.state.Stores;
 public final class StreamsCount {
     static final ObjectMapper JSON = new ObjectMapper();
     static final AtomicLong FIRST = new AtomicLong();
+    static final AtomicLong BEGAN = new AtomicLong();
+    static final AtomicLong ENDED = new AtomicLong();
+    static final AtomicLong RESTORED = new AtomicLong();
 
     static final class Counting implements Processor<String, byte[], String, byte[]> {
         private ProcessorContext<String, byte[]> context;
@@ -54,6 +59,24 @@ public final class StreamsCount {
             } catch (java.io.IOException error) {
                 throw new java.io.UncheckedIOException(error);
             }
+        }
+    }
+
+    static final class Restoring implements StateRestoreListener {
+        @Override
+        public void onRestoreStart(TopicPartition one, String store, long first, long last) {
+            BEGAN.compareAndSet(0, System.nanoTime());
+            ENDED.compareAndSet(0, System.nanoTime());
+        }
+
+        @Override
+        public void onBatchRestored(TopicPartition one, String store, long last, long count) {
+            RESTORED.addAndGet(count);
+        }
+
+        @Override
+        public void onRestoreEnd(TopicPartition one, String store, long count) {
+            ENDED.set(System.nanoTime());
         }
     }
 
@@ -89,9 +112,11 @@ public final class StreamsCount {
                 running.countDown();
             }
         });
+        streams.setGlobalStateRestoreListener(new Restoring());
         streams.start();
         running.await();
-        System.out.println("{\"running\": true}");
+        double restoring = (ENDED.get() - BEGAN.get()) / 1e9;
+        System.out.println("{\"restored\": " + RESTORED + ", \"seconds\": " + restoring + "}");
         if (messages == 0) {
             Thread.sleep(Long.MAX_VALUE);
         }
