@@ -44,6 +44,8 @@ WAIT_S = 120.0
 RATE = 1_000
 WARM_S = 10.0
 KEPT = ("segment", "snapshot")
+SOON = "session.timeout.ms=6000"
+"""Else the next process waits 45 s for the group to forget the last one."""
 SLOTS = {"job.slots": 2, "job.tasks": 2, "control.enabled": False}
 
 
@@ -172,7 +174,7 @@ def streams(server: KafkaServer, source: str, target: str, name: str, *words: st
     classes = f"{kafka_jars()}/*:{peers}/*:{peers}/classes"
     java = str(Path(os.environ["JAVA_HOME"], "bin", "java"))
     own = [server.address, source, target, name]
-    return [java, "-Xmx1g", "-cp", classes, "StreamsCount", *own, *words]
+    return [java, "-Xmx1g", "-cp", classes, "StreamsCount", *own, *words, SOON]
 
 
 def of_streams(server: KafkaServer, source: str, messages: int, folder: Path) -> float:
@@ -337,9 +339,7 @@ def restore(words: Any, folder: Path, server: KafkaServer) -> dict[str, Any]:
     found["headrace"] = own | {"kept, MB": kept}
     if words.streams:
         of_streams(server, "in", words.messages, peer)
-        command = streams(
-            server, "in", "peer-out", "peer", str(peer), "0", "session.timeout.ms=6000"
-        )
+        command = streams(server, "in", "peer-out", "peer", str(peer), "0")
         shutil.rmtree(peer)
         theirs = restored(command)
         changelog = size_mb(folder / "broker/data", "peer-counts-changelog-*/*.log")
