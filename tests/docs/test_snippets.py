@@ -117,7 +117,7 @@ def is_there(words: list[str]) -> bool:
     if program == "pip":
         extras = re.search(r"\[(.*)\]", rest[-1])
         return extras is None or {*extras[1].split(",")} <= {*PROJECT["optional-dependencies"]}
-    return program in PLAIN
+    return program in PLAIN or (ROOT / program).is_file()
 
 
 @pytest.mark.parametrize(("block", "words"), TYPED, ids=[f"{b.name} {w}" for b, w in TYPED])
