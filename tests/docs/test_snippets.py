@@ -3,13 +3,15 @@
 ``python`` runs with the assertions in it, ``pycon`` says what is shown; the commands of ``sh``
 name programs, verbs, commands and options that there are; ``console`` is run by
 ``test_console`` and ``test_ten_minutes``; ``toml`` is loaded, ``sql`` asked, or loaded where it is
-an app; ``text`` is what is printed; ``js`` and ``bash`` are run by ``test_pipes_page``.
+an app; ``text`` is what is printed; ``js`` and ``bash`` are run by ``test_pipes_page``; ``java``
+stands beside the ``python`` that replaces it, line by line.
 """
 
 from __future__ import annotations
 
 import doctest
 import io
+import itertools
 import re
 import shlex
 import tomllib
@@ -33,7 +35,7 @@ from headrace.coordinator.manifest import InputPosition
 from headrace.sql import SqlText, load_app
 from headrace.testing import TestDriver
 
-LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text", "js", "bash"}
+LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text", "js", "bash", "java"}
 PYTHON, TOML, SQL = all_blocks("python"), all_blocks("toml"), all_blocks("sql")
 TALKS = all_blocks("pycon")
 TYPED = [(block, words) for block in all_blocks("sh", "console") for words, _ in commands(block)]
@@ -70,6 +72,20 @@ def test_every_block_is_of_a_kind_that_is_checked() -> None:
     assert [block.name for block in all_blocks() if block.language not in LANGUAGES] == []
 
 
+def test_each_line_of_java_has_lines_of_python() -> None:
+    """Those with the same numbers behind them."""
+    found = [one for one in all_blocks("java", "python") if one.page.name == "kafka-streams.md"]
+    pairs = [pair for pair in itertools.pairwise(found) if pair[0].language == "java"]
+    assert len(pairs) == 2
+    for java, python in pairs:
+        assert numbers(java, "//") == numbers(python, "#")
+
+
+def numbers(block: Block, mark: str) -> set[int]:
+    lines = re.findall(rf"{mark} (\d[\d, ]*)$", block.text, re.MULTILINE)
+    return {int(one) for line in lines for one in line.split(", ")}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_no_code_is_hidden_in_an_indented_block(page: Path) -> None:
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -101,7 +117,7 @@ def is_there(words: list[str]) -> bool:
     if program == "pip":
         extras = re.search(r"\[(.*)\]", rest[-1])
         return extras is None or {*extras[1].split(",")} <= {*PROJECT["optional-dependencies"]}
-    return program in PLAIN
+    return program in PLAIN or (ROOT / program).is_file()
 
 
 @pytest.mark.parametrize(("block", "words"), TYPED, ids=[f"{b.name} {w}" for b, w in TYPED])

@@ -94,24 +94,37 @@ def test_a_crash_at_any_step_loses_and_doubles_nothing(
 _DRIVER = """
 import os, signal, sys
 from pathlib import Path
-from tests.servers.test_kafka_jobs import counting
+from tests.servers.test_kafka_jobs import counting, driver_of
 from headrace.faults import injected
-from headrace.testing import TestDriver
 
-source, target, home, point = sys.argv[1:]
+source, target, home, point, place = sys.argv[1:]
 
 def hook(name):
     if name == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
 with injected(hook):
-    TestDriver(counting(source, target), tasks=2, home=Path(home), memory_bus=False).run()
+    driver_of(source, target, Path(home), place).run()
 """
 
 
-def in_a_process(kafka: KafkaServer, pair: tuple[str, str], home: Path, point: str) -> int:
+def driver_of(source: str, target: str, home: Path, place: str) -> TestDriver:
+    """Return a driver of the job, whose addresses are in its code or in the settings."""
+    if place == "code":
+        return TestDriver(counting(source, target), tasks=2, home=home, memory_bus=False)
+    addresses: dict[str, Any] = {
+        "inputs": {"clicks": {"address": source}},
+        "outputs": {"totals": {"address": target}},
+    }
+    job = counting("clicks", "totals")
+    return TestDriver(job, tasks=2, home=home, memory_bus=False, **addresses)
+
+
+def in_a_process(
+    kafka: KafkaServer, pair: tuple[str, str], home: Path, point: str, place: str = "code"
+) -> int:
     urls = (kafka.url(pair[0]), kafka.url(pair[1], key="user", partitions="3"))
-    words = [sys.executable, "-c", _DRIVER, *urls, str(home), point]
+    words = [sys.executable, "-c", _DRIVER, *urls, str(home), point, place]
     environment = {**os.environ, "PYTHONPATH": MODULES}
     return subprocess.run(words, env=environment, timeout=120, check=False).returncode
 
@@ -119,15 +132,37 @@ def in_a_process(kafka: KafkaServer, pair: tuple[str, str], home: Path, point: s
 def test_a_killed_driver_is_followed_by_one_that_sends_the_rest_once(
     kafka: KafkaServer, topics: Topics, pair: tuple[str, str], tmp_path: Path
 ) -> None:
-    """kill -9 with the epoch's manifest there, and with its messages in an open transaction."""
+    """kill -9 with the epoch's manifest there, and with its messages in an open transaction.
+
+    Where the addresses are, in the code or in the settings, changes nothing of the job.
+    """
     rows = clicks(0, 120)
     feed(topics, pair[0], rows[:40])
     assert in_a_process(kafka, pair, tmp_path, "commit.published") == -signal.SIGKILL
     feed(topics, pair[0], rows[40:80])
-    assert in_a_process(kafka, pair, tmp_path, "sink.sent") == -signal.SIGKILL
+    assert in_a_process(kafka, pair, tmp_path, "sink.sent", "settings") == -signal.SIGKILL
     feed(topics, pair[0], rows[80:])
-    with TestDriver(job_of(kafka, pair), tasks=2, home=tmp_path, memory_bus=False) as driver:
+    urls = (kafka.url(pair[0]), kafka.url(pair[1], key="user", partitions="3"))
+    with driver_of(*urls, tmp_path, "settings") as driver:
         driver.run()
+    assert sent(topics, pair[1]) == running_totals(rows)
+
+
+def test_outputs_by_settings_are_sent_once_however_the_driver_dies(
+    kafka: KafkaServer, topics: Topics, pair: tuple[str, str]
+) -> None:
+    """The code names streams only; each of them is a topic by the settings."""
+    rows = clicks(0, 90)
+    addresses: dict[str, Any] = {
+        "inputs": {"clicks": {"address": kafka.url(pair[0])}},
+        "outputs": {"totals": {"address": kafka.url(pair[1], key="user", partitions="3")}},
+    }
+    with TestDriver(counting("clicks", "totals"), tasks=2, **addresses) as driver:
+        for part, point in enumerate(("commit.published", "sink.sent", "sink.committed")):
+            feed(topics, pair[0], rows[30 * part : 30 * part + 30])
+            driver.advance_with_crash(point)
+        driver.run()
+        assert "totals" not in driver.bus.names()
     assert sent(topics, pair[1]) == running_totals(rows)
 
 

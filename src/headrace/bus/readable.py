@@ -176,6 +176,18 @@ class LogConnector(Protocol):
         """Return what the log is called."""
         ...
 
+    def matching(self, address: str) -> dict[str, str]:
+        """Return name and address of each log that matches now, in order of names.
+
+        Args:
+            address: with a pattern in the place of a name.
+
+        Raises:
+            InvalidInputError: it refuses.
+            LogAwayError: it does not answer.
+        """
+        ...
+
     def said(self, address: str) -> str:
         """Return what it is, in words: the same however it is reached."""
         ...

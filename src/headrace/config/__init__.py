@@ -1,6 +1,6 @@
 """Typed settings: ``settings`` holds the tree, ``sources`` fills it and refuses mistakes."""
 
-from headrace.config.inputs import InputSettings
+from headrace.config.inputs import FILE, InputSettings
 from headrace.config.loader import load_settings, project_file
 from headrace.config.sections import (
     EARLIEST,
@@ -27,6 +27,7 @@ from headrace.config.settings import (
 
 __all__ = [
     "EARLIEST",
+    "FILE",
     "LATEST",
     "AlertRule",
     "BusSettings",

@@ -14,6 +14,8 @@ from headrace.config.sections import read_start, spark_texts
 from headrace.errors import InvalidInputError
 
 FRAME = "dataframe"
+FILE = "file:"
+"""What the address of a stream of the bus begins with."""
 OPTIONS = f"{FRAME}.options."
 _WHICH = ("dbtable", "query", "path", "subscribe", "subscribepattern", "assign")
 """Options of Spark's sources that say which rows; the values of all others are never shown."""
@@ -163,7 +165,8 @@ class InputSettings(Section):
         table: of the warehouse.
         days: of the table: ``2013-01-31``, or ``2013-01-01..2013-01-31``.
         stream: another one, instead of that with the input's name.
-        address: of a log that is not on the bus, such as ``kafka://host:9092/topic``.
+        address: of a log that is not on the bus, such as ``kafka://host:9092/topic``; or
+            ``file:NAME``, which is ``stream``.
         dataframe: of Spark.
         begin: ``from`` which event time on, inclusive.
         end: ``to`` which event time, exclusive.
@@ -197,6 +200,9 @@ class InputSettings(Section):
                 read[name] = (value,)
             elif isinstance(value, list):
                 read[name] = tuple(value)
+        address = read.get("address")
+        if isinstance(address, str) and address.startswith(FILE) and "://" not in address:
+            read["stream"] = read.pop("address").removeprefix(FILE)
         for name in ("from", "to"):
             if isinstance(read.get(name), date):  # as TOML has them
                 read[name] = read[name].isoformat()

@@ -29,11 +29,13 @@ from headrace.config.inputs import (
     split_key,
     without_secret,
 )
+from headrace.config.outputs import OUTPUT_FIELDS, OUTPUTS, read_outputs, split_output_key
 from headrace.config.sections import spark_text
 from headrace.config.settings import (
     LEAVES,
     OPEN_KEY,
     SECTIONS,
+    TABLES,
     Settings,
     type_name,
     unknown_setting,
@@ -115,6 +117,8 @@ def load_settings(
         section, _, name = key.partition(".")
         if (part := split_key(key)) is not None:
             tree.setdefault(INPUTS, {}).setdefault(part[0], {})[part[1]] = entry.value
+        elif (part := split_output_key(key)) is not None:
+            tree.setdefault(OUTPUTS, {}).setdefault(part[0], {})[part[1]] = entry.value
         elif key.startswith(OPEN_KEY):
             conf = tree.setdefault("spark", {}).setdefault("conf", {})
             conf[key.removeprefix(OPEN_KEY)] = _checked(key, entry)
@@ -124,6 +128,8 @@ def load_settings(
             tree[key] = _checked(key, entry)
     if INPUTS in tree:
         tree[INPUTS] = read_inputs(tree[INPUTS])
+    if OUTPUTS in tree:
+        tree[OUTPUTS] = read_outputs(tree[OUTPUTS])
     try:
         settings = Settings.of(tree)
     except UnfitError as error:
@@ -185,7 +191,7 @@ def _refuse_elsewhere(pairs: Sequence[tuple[str, _SourcedValue]]) -> None:
 def _refuse_unknown(key: str, entry: _SourcedValue) -> None:
     if key in SECTIONS:
         value = redaction.shown(key, repr(entry.value))
-        found = "" if key == INPUTS else f"found {value}, "  # which may hold a password
+        found = "" if key in TABLES else f"found {value}, "  # which may hold a password
         raise InvalidInputError(
             f"setting {key} from {entry.source}: {found}expected a table of settings",
             setting=key,
@@ -200,6 +206,13 @@ def _refuse_unknown(key: str, entry: _SourcedValue) -> None:
             raise InvalidInputError(
                 f"setting {key} from {entry.source}: expected a table; give each option by itself: "
                 f"{key}.NAME=VALUE",
+                setting=key,
+            )
+    elif (part := split_output_key(key)) is not None:
+        if part[1] not in OUTPUT_FIELDS:
+            raise InvalidInputError(
+                f"{entry.source}: unknown setting {key}; of an output there is "
+                f"{', '.join(OUTPUT_FIELDS)}",
                 setting=key,
             )
     elif key not in LEAVES and not key.startswith(OPEN_KEY):

@@ -16,6 +16,7 @@ from headrace import redaction
 from headrace.config import samza
 from headrace.config.fields import FieldInfo, Section, fields_of, setting
 from headrace.config.inputs import INPUTS, InputSettings
+from headrace.config.outputs import OUTPUTS, OutputSettings
 from headrace.config.sections import (
     MIB,
     AlertSettings,
@@ -390,6 +391,10 @@ class Settings(Section):
         factory=dict,
         description="tables `[inputs.NAME]`: what replaces a stream that jobs read",
     )
+    outputs: dict[str, OutputSettings] = setting(
+        factory=dict,
+        description="tables `[outputs.NAME]`: what replaces a stream that jobs send to",
+    )
     remote: RemoteSettings = setting(RemoteSettings())
     standalone: StandaloneSettings = setting(StandaloneSettings())
     spark: SparkSettings = setting(SparkSettings())
@@ -467,7 +472,8 @@ def _leaves() -> Iterator[tuple[str, FieldInfo]]:
 
 
 LEAVES = dict(_leaves())
-SECTIONS = {key.partition(".")[0] for key in LEAVES if "." in key} | {"spark.conf", INPUTS}
+TABLES = {INPUTS, OUTPUTS}
+SECTIONS = {key.partition(".")[0] for key in LEAVES if "." in key} | {"spark.conf"} | TABLES
 
 
 def setting_keys() -> tuple[str, ...]:

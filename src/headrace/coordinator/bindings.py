@@ -9,8 +9,9 @@ mistake. Remote stores that name no server get the one of the settings.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -18,13 +19,18 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.bus import Bus
-from headrace.config import Settings
+from headrace.bus.readable import connector_of, is_address
+from headrace.config import FILE, Settings
+from headrace.config.loader import ON_COMMAND
+from headrace.config.outputs import split_output_key
 from headrace.coordinator.job_storage import JobStorage
 from headrace.errors import InvalidInputError
 from headrace.files import disk_error
+from headrace.graph.diagnostics import name_mistake
 from headrace.graph.operators import (
     Input,
     JobGraph,
+    KeepForSink,
     Merge,
     Operator,
     Process,
@@ -40,6 +46,8 @@ from headrace.plan.flows import TableFile
 from headrace.plan.parts import STREAM_SUFFIX
 from headrace.plan.stages import MARK
 from headrace.records.schema import normalise
+from headrace.redaction import without_login
+from headrace.sources.bounded_bus import BoundedInputBus
 
 
 def with_store_servers(graph: JobGraph, url: str | None, *, absent_ok: bool = False) -> JobGraph:
@@ -97,6 +105,69 @@ def with_deployed_sinks(graph: JobGraph, settings: Settings) -> JobGraph:
         return replace(operator, sink=operator.sink.deployed(settings))
 
     return replace(graph, operators=tuple(map(deployed, graph.operators)))
+
+
+def with_placed_outputs(graph: JobGraph, settings: Settings) -> JobGraph:
+    """Return the graph whose outputs go where the settings say, whatever the code names.
+
+    Files of settings may be those of several jobs; what is given on the command is for this one.
+
+    Raises:
+        InvalidInputError: an address has a mistake, or is given on the command for no output.
+    """
+    sends = [one for one in graph.operators if isinstance(one, SendTo | SendToSink)]
+    names = {_output_of(one) for one in sends} - {""}
+    asked = (
+        split_output_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND)
+    )
+    for name in (part[0] for part in asked if part is not None):
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            why = f"did you mean {near[0]!r}? " if near else ""
+            raise InvalidInputError(
+                f"settings outputs.{name} are of no output; {why}job {graph.name!r} sends to "
+                f"{', '.join(sorted(names)) or 'no stream'}",
+                job=graph.name,
+            )
+
+    def placed(operator: Operator) -> Operator:
+        is_sending = isinstance(operator, SendTo | SendToSink)
+        given = settings.outputs.get(_output_of(operator)) if is_sending else None
+        if given is None or isinstance(operator, KeepForSink):
+            return operator
+        return _placed(graph.name, operator, given.address)
+
+    return replace(graph, operators=tuple(map(placed, graph.operators)))
+
+
+def _output_of(operator: Operator) -> str:
+    """Return what settings call an output; empty: they cannot name it."""
+    if isinstance(operator, SendTo):
+        return operator.named
+    return operator.output if isinstance(operator, SendToSink) else ""
+
+
+def _placed(job: str, operator: Operator, address: str) -> Operator:
+    assert isinstance(operator, SendTo | SendToSink)
+    name, (where, site) = _output_of(operator), (operator.inputs, operator.site)
+    if not is_address(address):
+        stream = address.removeprefix(FILE)
+        if (mistake := name_mistake(stream, "a stream")) is not None:
+            raise InvalidInputError(f"setting outputs.{name}.address: {mistake}")
+        partitions = operator.partitions if isinstance(operator, SendTo) else None
+        return SendTo(operator.name, where, site, stream, partitions, operator.semantics)
+    try:
+        connector = connector_of(address)
+        wrong = connector.mistakes(address)
+    except InvalidInputError as error:
+        wrong = [error.message]
+    if wrong:
+        raise InvalidInputError(f"setting outputs.{name}.address: {'; '.join(wrong)}")
+    if isinstance(operator, SendTo) and operator.output:  # of a backfill, until it is merged
+        return KeepForSink(operator.name, where, site, f"{job}.{operator.name}")
+    sink = connector.sink(address)
+    parts = (sink, operator.semantics, connector.name(address), address)
+    return SendToSink(operator.name, where, site, *parts)
 
 
 TABLES_FOLDER = "tables"
@@ -220,7 +291,7 @@ def with_bound_streams(graph: JobGraph, bus: Bus) -> JobGraph:
     for operator in graph.operators:
         if isinstance(operator, Input) and is_pattern(operator.stream):
             names = readable_names(bus) if names is None else names
-            operators += _expanded_graph(operator, names)
+            operators += _expanded_graph(operator, streams_of(operator, bus, names), names)
         elif isinstance(operator, Input | SendTo) and operator.stream in aliases:
             operators.append(replace(operator, stream=aliases[operator.stream]))
         else:
@@ -239,6 +310,7 @@ def check_no_own_output(graph: JobGraph, bus: Bus, dead: str) -> None:
     Raises:
         InvalidInputError: names pattern and stream.
     """
+    _check_no_own_log(graph, bus)
     aliases = bus.aliases()
     sent = [
         aliases.get(one.stream, one.stream) for one in graph.operators if isinstance(one, SendTo)
@@ -255,6 +327,31 @@ def check_no_own_output(graph: JobGraph, bus: Bus, dead: str) -> None:
                 "narrow the pattern",
                 stream=stream,
             )
+
+
+def _check_no_own_log(graph: JobGraph, bus: Bus) -> None:
+    """Refuse the same of logs that are not of the bus."""
+    sources = bus.sources.values() if isinstance(bus, BoundedInputBus) else ()
+    for one in graph.operators:
+        if not isinstance(one, Input) or not is_pattern(one.stream):
+            continue
+        found = (source.address for source in sources if source.pattern == one.stream)
+        place = _host_of(one.address or next(found, ""))
+        for sends in graph.operators:
+            if not isinstance(sends, SendToSink) or not place or not sends.output:
+                continue
+            if _host_of(sends.address) == place and fnmatchcase(sends.output, one.stream):
+                raise InvalidInputError(
+                    f"input {one.name!r} reads {one.stream!r} at {place}, which matches "
+                    f"{sends.output!r}, where job {graph.name!r} sends to: it would read what it "
+                    "sends without end; name the output otherwise, or narrow the pattern",
+                    stream=sends.output,
+                )
+
+
+def _host_of(address: str) -> str:
+    """Return an address without the name of a log, and without options."""
+    return without_login(address.partition("?")[0].rpartition("/")[0])
 
 
 def readable_names(bus: Bus) -> list[str]:
@@ -277,13 +374,34 @@ def matching_streams(pattern: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if fnmatchcase(name, pattern)]
 
 
+def streams_of(operator: Input, bus: Bus, names: Sequence[str]) -> list[str]:
+    """Return what the pattern of an input matches now: streams, or logs elsewhere, never both.
+
+    Args:
+        operator: the input.
+        bus: as the run has it.
+        names: of its streams that patterns may match.
+    """
+    sources = bus.sources if isinstance(bus, BoundedInputBus) else {}
+    found = [name for name, one in sources.items() if one.pattern == operator.stream]
+    if found or operator.address:
+        return sorted(found)
+    elsewhere = {name for name, one in sources.items() if one.address}
+    return [name for name in matching_streams(operator.stream, names) if name not in elsewhere]
+
+
 def one_of(operator: str, stream: str) -> str:
     """Return the name of the input that reads one of the streams of a pattern's input."""
     return f"{operator}:{stream}"
 
 
-def _expanded_graph(operator: Input, names: list[str]) -> Iterator[Operator]:
-    found = matching_streams(operator.stream, names)
+def _expanded_graph(operator: Input, found: list[str], names: list[str]) -> Iterator[Operator]:
+    if not found and operator.address:
+        raise InvalidInputError(
+            f"nothing matches {without_login(operator.address)}; create a topic first, or change "
+            "the pattern",
+            stream=operator.stream,
+        )
     if not found:
         raise InvalidInputError(
             f"no stream matches {operator.stream!r}; found {names[:10]}: create one first, or "

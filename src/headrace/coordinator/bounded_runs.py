@@ -12,6 +12,7 @@ a start after the last commit differs from one after the end, the driver notes t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -34,11 +35,12 @@ from headrace.files import Files
 from headrace.graph.operators import JobGraph
 from headrace.sources.bounded_bus import (
     BoundedInputBus,
-    input_settings,
+    matched_sources,
     resolve_inputs,
     underlying_bus,
 )
 from headrace.sources.listing import load_listing, save_listing
+from headrace.sources.wanted_inputs import input_settings
 
 
 def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
@@ -61,6 +63,8 @@ def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
     found = BoundedInputBus(underlying_bus(bus))
     has_state = _has_state(where.readable)
     resolve_inputs(graph, found, settings, shared, context.files, has_state=has_state)
+    if any(one.pattern for one in found.sources.values()):
+        found.follow(partial(matched_sources, graph, settings), context.clock)
     return found
 
 

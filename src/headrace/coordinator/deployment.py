@@ -16,12 +16,13 @@ from headrace.coordinator.bindings import (
     broadcast_specs,
     check_no_own_output,
     load_table_files,
-    matching_streams,
     patterns_of,
     readable_names,
     store_table_files,
+    streams_of,
     with_bound_streams,
     with_deployed_sinks,
+    with_placed_outputs,
     with_store_servers,
 )
 from headrace.coordinator.commit_log import FileCommitLog, load_state
@@ -51,6 +52,7 @@ from headrace.plan.parts import internal_stream_names, split_parts
 from headrace.plan.semantics import RequestedSemantics
 from headrace.plan.stages import CallLimits, JobPlan, with_task_counts
 from headrace.sources.bounded_bus import BoundedInputBus
+from headrace.sources.listing import save_listing
 
 
 @dataclass(frozen=True)
@@ -137,11 +139,15 @@ class JobPlanner:
 
     def matching(self) -> set[tuple[str, str]]:
         """Return input and stream for all streams that match a pattern now."""
+        if isinstance(self.bus, BoundedInputBus):
+            self.bus.look_again()
+        inputs = [one for one in self.graph.operators if isinstance(one, Input)]
         names = readable_names(self.bus)
         return {
-            (operator, name)
-            for operator, pattern in self.patterns.items()
-            for name in matching_streams(pattern, names)
+            (one.name, name)
+            for one in inputs
+            if one.name in self.patterns
+            for name in streams_of(one, self.bus, names)
         }
 
     def plan(self) -> tuple[JobPlan, str]:
@@ -152,6 +158,8 @@ class JobPlanner:
         """
         parts = split_parts(make_plan(self.graph, self.bus, self.settings, files=self.tables))
         made = next(one for one in parts if one.part == self.part)
+        if isinstance(self.bus, BoundedInputBus):
+            save_listing(self.storage.root, self.bus.sources, self.storage.files)
         return made, self.save(made)
 
     def save(self, made: JobPlan) -> str:
@@ -227,6 +235,7 @@ def make_plan(
     With ``absent_ok`` an input need not exist if its schema is given: enough to look at.
     ``files`` are those of broadcast stores; they are read when left out.
     """
+    graph = with_placed_outputs(graph, settings)
     dead = dead_stream(graph.name, settings.job.dead_letters)
     check_no_own_output(graph, bus, dead)
     if isinstance(bus, BoundedInputBus):

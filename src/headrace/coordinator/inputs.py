@@ -436,7 +436,10 @@ class InputStreams:
         return {
             name
             for name, stream in streams.items()
-            if stream in there and self._bus.stream(stream).identity != state.identities[name]
+            if stream in there
+            # Another log of the name elsewhere is an error of the epoch, as without patterns.
+            and not isinstance(found := self._bus.stream(stream), ExternalStream)
+            and found.identity != state.identities[name]
         }
 
     def as_planned(self, plan: JobPlan, state: JobState) -> JobState:

@@ -49,7 +49,8 @@ from headrace.graph.operators import FRAME_FOLDER, FRAME_NOTE, Input, JobGraph
 from headrace.plan.stages import job_of
 from headrace.redaction import redacted
 from headrace.sources.bounded_bus import check_bounded_inputs as check_inputs
-from headrace.sources.bounded_bus import input_settings, underlying_bus, with_dataframes
+from headrace.sources.bounded_bus import underlying_bus, with_dataframes
+from headrace.sources.wanted_inputs import input_settings
 
 
 def leave_dataframes(graph: JobGraph, deployed: Sequence[Deployment], settings: Settings) -> None:

@@ -31,6 +31,7 @@ from headrace.graph.diagnostics import (
     checked_function,
     is_function,
     name_mistake,
+    plain_name,
     shown,
     sink_at,
     with_on_error,
@@ -190,7 +191,7 @@ class Stream(
                 ``Graph.output_sink`` made; or a sink, such as ``hr.sinks.parquet(folder)``.
             name: of the operator; a sink records under it which epochs it has.
         """
-        site = user_site()
+        site, output = user_site(), plain_name(output)
         if isinstance(output, str) and "://" in output:
             output = sink_at(self._ledger, output, site)
         elif isinstance(output, str):
@@ -210,7 +211,7 @@ class Stream(
                 wrong.append(f"output {target.label!r} belongs to another graph")
             self._ledger.mark_sent(target)
             if isinstance(target, SinkOutput):
-                parts = (target.sink, target.semantics)
+                parts = (target.sink, target.semantics, target.named, target.address)
                 made = SendToSink(chosen, (self.name,), site, *parts)
                 if isinstance(target.sink, DailyTable) and target.sink.late in ON_ERROR:
                     return with_on_error(wrong, made, target.sink.late)
@@ -314,7 +315,7 @@ class Graph:
         Args:
             stream: its name, an alias, or a pattern such as ``errors.*`` for all matching streams,
                 also future ones; all with the same columns. Or the address of a log elsewhere,
-                such as ``kafka://host:9092/topic``.
+                such as ``kafka://host:9092/topic``; or a pattern of such, with ``*`` in the name.
             time: its event-time column; an expression, or a function of a message, see
                 ``hr.event_time``; or ``hr.processing_time()``. By default the stream's own
                 column, if it has one.
@@ -341,10 +342,10 @@ class Graph:
                 late.
         """
         wrong: list[str] = []
-        address = ""
+        address, stream = "", plain_name(stream)
         if isinstance(stream, str) and "://" in stream:
             found = at_address(wrong, stream, "an input")
-            address, stream = stream, str(name or found)
+            address, stream = stream, found if "*" in found else str(name or found)
         plain = stream.replace("*", "all") if isinstance(stream, str) else stream
         if (mistake := name_mistake(plain, "a stream")) is not None:
             wrong.append(mistake)
@@ -474,6 +475,7 @@ class Graph:
         """
         wrong: list[str] = []
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
+        stream = plain_name(stream)
         if isinstance(stream, str) and "://" in stream:
             if partitions is not None:
                 wrong.append("partitions= is for streams; say it in the address: ?partitions=")
@@ -594,7 +596,8 @@ def with_suffixed_outputs(graph: JobGraph, suffix: str) -> JobGraph:
 
     def own(operator: Operator) -> Operator:
         if isinstance(operator, SendTo):
-            return replace(operator, stream=f"{operator.stream}.{suffix}")
+            stream = f"{operator.stream}.{suffix}"
+            return replace(operator, stream=stream, output=operator.stream)
         if isinstance(operator, SendToSink):
             stream = f"{graph.name}.{operator.name}"
             return KeepForSink(operator.name, operator.inputs, operator.site, stream)

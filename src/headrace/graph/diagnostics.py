@@ -18,6 +18,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace import plugins
+from headrace.config import FILE
 from headrace.durations import Duration, duration_ms
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate, NamedAggregate
@@ -69,6 +70,8 @@ class SinkOutput:
     sink: Sink
     site: Site
     semantics: Semantics | None = None
+    named: str = ""
+    address: str = ""
 
     @property
     def label(self) -> str:
@@ -531,6 +534,12 @@ def checked_retention(
     return within_ms, kept_ms if within is None else within_ms
 
 
+def plain_name(stream: Any) -> Any:
+    """Return the name of a stream of the bus, without the ``file:`` that may be before it."""
+    is_named = isinstance(stream, str) and "://" not in stream
+    return stream.removeprefix(FILE) if is_named else stream
+
+
 def scheme_of(address: str) -> str:
     """Return what an address begins with."""
     return address.partition("://")[0]
@@ -556,9 +565,9 @@ def sink_at(
 ) -> SinkOutput:
     """Return the output that writes to the log at an address, and report what is wrong."""
     found = list(wrong)
-    at_address(found, address, "an output")
+    named = at_address(found, address, "an output")
     sink: Any = None if found else plugins.load(plugins.LOGS, scheme_of(address)).sink(address)
-    output = SinkOutput(ledger, sink, site, semantics)
+    output = SinkOutput(ledger, sink, site, semantics, named, address)
     if found:
         for text in found:
             ledger.report(f"output {without_login(address)!r}", site, text)

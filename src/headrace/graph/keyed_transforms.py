@@ -68,6 +68,17 @@ from headrace.graph.shared_stores import BroadcastSpec
 from headrace.graph.stateless_transforms import BY, StreamBase
 from headrace.graph.types import arrow_type, to_schema
 from headrace.graph.windows import LATE_SIDE, Window
+from headrace.redaction import without_login
+
+
+def _via_mistake(via: object) -> str:
+    expected = " or ".join(map(repr, VIAS))
+    if isinstance(via, str) and "://" in via:
+        return (
+            f"via is an address, {without_login(via)}; expected {expected}: to have the messages "
+            "in a log elsewhere, send them to it, and read it in a second job"
+        )
+    return f"via is {via!r}; expected {expected}"
 
 
 class KeyedTransforms(StreamBase):
@@ -102,7 +113,7 @@ class KeyedTransforms(StreamBase):
             if len(set(keys)) < len(keys):
                 wrong.append(f"partition_by names a column twice in {list(keys)}")
             if via not in VIAS:
-                wrong.append(f"via is {via!r}; expected {' or '.join(map(repr, VIAS))}")
+                wrong.append(_via_mistake(via))
             if tasks is not None and (type(tasks) is not int or tasks < 1):
                 wrong.append(f"tasks={tasks!r}; expected a whole number from 1 on")
             way = via if via in VIAS else EXCHANGE

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
 from headrace import redaction
 from headrace.errors import InvalidInputError
@@ -33,7 +33,7 @@ _OWN = {
     "partitioner": "keys go where Kafka's Java clients put them",
     "transactional.id": "it is made of the names of job and operator",
 }
-_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 _PLACE = re.compile(r"(env|file):(.+)")
 _PRIVATE = ("ssl.key.pem", "ssl.keystore.password", "sasl.oauthbearer.config")
 
@@ -66,6 +66,11 @@ class TopicAddress:
             tuple((name, value) for name, value in given if "." not in name),
             tuple((name, value) for name, value in given if "." in name),
         )
+
+    def of(self, topic: str) -> str:
+        """Return the address of another topic, reached in the same way."""
+        query = urlencode((*self.options, *self.client), safe=":/,")
+        return f"{SCHEME}{self.servers}/{topic}{'?' if query else ''}{query}"
 
     def option(self, name: str, default: str = "") -> str:
         """Return an option, or its default."""
@@ -108,7 +113,8 @@ class TopicAddress:
             )
         if not _TOPIC.fullmatch(self.topic):
             wrong.append(
-                f"found topic {self.topic!r}; expected up to 249 letters, digits, '.', '_' or '-'"
+                f"found topic {self.topic!r}; expected up to 249 letters, digits, '.', '_' or '-'; "
+                "in an input also '*', for all topics that match"
             )
         for name, value in self.options:
             if name not in OPTIONS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 
 import pyarrow as pa
 
@@ -10,7 +11,7 @@ from headrace.bus import StreamSpec
 from headrace.kafka.address import TopicAddress
 from headrace.kafka.formats import TIMESTAMP, columns_of
 from headrace.kafka.sink import KafkaSink
-from headrace.kafka.topic_log import TopicLog, describe
+from headrace.kafka.topic_log import TopicLog, describe, topic_names
 
 
 class KafkaConnector:
@@ -23,6 +24,23 @@ class KafkaConnector:
     def name(self, address: str) -> str:
         """Return the topic's name, as far as it can be that of a stream."""
         return re.sub(r"^[._-]+", "", TopicAddress.parse(address).topic)
+
+    def matching(self, address: str) -> dict[str, str]:
+        """Return name and address of each topic that matches a pattern now, in order of names.
+
+        Topics of Kafka itself, which begin with ``__``, match nothing.
+
+        Raises:
+            InvalidInputError: the broker refuses.
+            LogAwayError: no broker answers.
+        """
+        pattern = TopicAddress.parse(address)
+        found = [
+            topic
+            for topic in topic_names(pattern)
+            if fnmatchcase(topic, pattern.topic) and not topic.startswith("__")
+        ]
+        return {self.name(one): one for one in map(pattern.of, sorted(found))}
 
     def said(self, address: str) -> str:
         """Return what it is, in words: the same however it is reached."""

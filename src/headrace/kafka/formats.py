@@ -19,6 +19,7 @@ import pyarrow as pa
 from headrace.bus import StreamSpec
 from headrace.errors import InvalidInputError
 from headrace.kafka.address import TopicAddress
+from headrace.kafka.json_columns import json_of_columns
 from headrace.sources.text_rows import BadLine, JsonRowReader, RowChunk
 
 KEY, TIMESTAMP, HEADERS = "_key", "_timestamp", "_headers"
@@ -292,6 +293,9 @@ def encoder_of(schema: pa.Schema, key: Sequence[str]) -> Callable[[pa.RecordBatc
     encode = msgspec.json.Encoder(enc_hook=_plain, decimal_format="string").encode
 
     def encoded(batch: pa.RecordBatch) -> list[bytes | None]:
+        quick = json_of_columns(batch.select(own))
+        if quick is not None:
+            return without_tombstones(quick, batch.select(rest) if key else None)
         rows = batch.select(own).to_pylist()
         if not key or not rest:
             return [encode(_finite(row)) for row in rows]
@@ -301,6 +305,24 @@ def encoder_of(schema: pa.Schema, key: Sequence[str]) -> Callable[[pa.RecordBatc
         ]
 
     return encoded
+
+
+def without_tombstones(
+    values: Sequence[bytes | None], rest: pa.RecordBatch | None
+) -> list[bytes | None]:
+    """Return the values of rows, with ``None`` for those that are tombstones.
+
+    Args:
+        values: of rows.
+        rest: columns that are no key; ``None``, or none: no row is a tombstone.
+    """
+    found = list(values)
+    if rest is None or not rest.num_columns or not all(one.null_count for one in rest.columns):
+        return found
+    gone = np.logical_and.reduce([one.is_null().to_numpy(False) for one in rest.columns])
+    for at in np.flatnonzero(gone).tolist():
+        found[at] = None
+    return found
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:

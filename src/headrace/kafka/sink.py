@@ -118,7 +118,8 @@ class KafkaSink(Sink):
 
     def mistakes(self) -> list[str]:
         """Return the mistakes."""
-        return self.topic.mistakes()
+        pattern = [f"found topic {self.topic.topic!r}; patterns are for inputs"]
+        return self.topic.mistakes() + (pattern if "*" in self.topic.topic else [])
 
     def column_mistakes(self, schema: pa.Schema) -> list[str]:
         """Return the mistakes: columns that messages cannot be made of."""

@@ -286,6 +286,20 @@ def _last(messages: Sequence[Any]) -> int:
     return int(messages[-1].offset())
 
 
+def topic_names(address: TopicAddress, clock: Clock | None = None) -> list[str]:
+    """Return the names of all topics there.
+
+    Raises:
+        InvalidInputError: the broker refuses.
+        LogAwayError: none answers.
+    """
+
+    def ask() -> list[str]:
+        return list(CLIENTS.admin(address).list_topics(timeout=address.patience_s).topics)
+
+    return answered(address, ask, clock or SystemClock())
+
+
 def describe(address: TopicAddress, clock: Clock | None = None) -> Any:
     """Return what brokers say of a topic.
 

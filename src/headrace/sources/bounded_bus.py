@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,9 +20,9 @@ import pyarrow as pa
 from headrace.bus import Bus, Fence, LogAwayError, Stream, StreamSpec
 from headrace.bus.read_only import ExternalStream
 from headrace.bus.readable import connector_of
+from headrace.clock import Clock, SystemClock
 from headrace.config import EARLIEST, Settings
-from headrace.config.inputs import InputSettings, split_key
-from headrace.config.loader import ON_COMMAND
+from headrace.config.inputs import InputSettings
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import (
@@ -52,8 +51,11 @@ from headrace.sources.listing import (
     save_listing,
     stream_of,
 )
+from headrace.sources.wanted_inputs import input_settings, wanted_inputs
 
 LINKS = "sources"
+FOLLOW_S = 10.0
+"""How often a job looks which logs match its patterns."""
 
 
 def find_source(
@@ -111,7 +113,8 @@ def _of_log(operator: Input, address: str) -> BoundedSource:
         raise InvalidInputError(f"setting inputs.{operator.stream}.address: {text}")
     spec = connector.spec(operator.stream, address, operator.schema)
     said = connector.said(address)
-    return BoundedSource(said, **stream_of(spec), address=address, count=spec.partitions)
+    found, pattern = stream_of(spec), operator.pattern
+    return BoundedSource(said, **found, address=address, count=spec.partitions, pattern=pattern)
 
 
 def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> BoundedSource:
@@ -296,12 +299,21 @@ class BoundedInputBus(Bus):
     Args:
         bus: has all the others.
         sources: by the streams that they stand for.
+        reload: returns those of now, for a stream that came since.
     """
 
-    def __init__(self, bus: Bus, sources: Mapping[str, BoundedSource] | None = None) -> None:
-        self._bus = bus
+    def __init__(
+        self,
+        bus: Bus,
+        sources: Mapping[str, BoundedSource] | None = None,
+        reload: Callable[[], Mapping[str, BoundedSource]] | None = None,
+    ) -> None:
+        self._bus, self._reload = bus, reload
         self._sources: dict[str, BoundedSource] = {}
         self._open: dict[str, Stream] = {}
+        self._look: Callable[[], Mapping[str, BoundedSource]] | None = None
+        self._clock: Clock = SystemClock()
+        self._next_s = 0.0
         self.use(sources or {})
 
     @property
@@ -316,8 +328,35 @@ class BoundedInputBus(Bus):
 
     def use(self, sources: Mapping[str, BoundedSource]) -> None:
         """Let these stand for streams from now on, and no others."""
+        kept = {name: one for name, one in self._open.items() if self._is_same(name, sources)}
+        others = {name: one for name, one in sources.items() if name not in kept}
         self._sources = dict(sources)
-        self._open = {name: self._opened(name, source) for name, source in sources.items()}
+        self._open = kept | {name: self._opened(name, one) for name, one in others.items()}
+
+    def _is_same(self, name: str, sources: Mapping[str, BoundedSource]) -> bool:
+        return name in sources and sources[name] == self._sources[name]
+
+    def follow(self, look: Callable[[], Mapping[str, BoundedSource]], clock: Clock) -> None:
+        """Let ``look_again`` take in what has come to the patterns of logs, and what went.
+
+        Args:
+            look: returns what matches them now.
+            clock: for how often.
+        """
+        self._look, self._clock = look, clock
+        self._next_s = clock.monotonic() + FOLLOW_S
+
+    def look_again(self) -> None:
+        """Look which logs match the patterns now, if that is due; that none answers is no news."""
+        if self._look is None or self._clock.monotonic() < self._next_s:
+            return
+        self._next_s = self._clock.monotonic() + FOLLOW_S
+        with suppress(LogAwayError):
+            found = self._look()
+            known = {name: one for name, one in self._sources.items() if one.pattern}
+            if found.keys() != known.keys():
+                others = {n: one for n, one in self._sources.items() if not one.pattern}
+                self.use({**others, **found, **{n: one for n, one in known.items() if n in found}})
 
     def _opened(self, name: str, source: BoundedSource) -> Stream:
         if source.address:
@@ -341,7 +380,15 @@ class BoundedInputBus(Bus):
 
     def stream(self, name: str) -> Stream:
         """Return a stream, or what stands for it."""
-        return self._open[name] if name in self._open else self._bus.stream(name)
+        if name in self._open:
+            return self._open[name]
+        try:
+            return self._bus.stream(name)
+        except InvalidInputError:
+            if self._reload is None:
+                raise
+            self.use(self._reload())
+            return self._open[name] if name in self._open else self._bus.stream(name)
 
     def names(self) -> list[str]:
         """Return the names of all streams, and of those that something stands for."""
@@ -407,7 +454,7 @@ def preview_inputs(graph: JobGraph, bus: Bus, settings: Settings) -> Bus:
         try:
             found |= _found(graph, bus, settings, None, {name}) if one.address else {}
         except LogAwayError:
-            if schemas[name] is None:
+            if schemas.get(name) is None:
                 raise
     return BoundedInputBus(bus, found) if found else bus
 
@@ -458,11 +505,15 @@ def resolve_inputs(
             the run began with.
     """
     held = (load_listing(storage) or {}) if has_state else {}
-    given = input_settings(graph, settings)
+    asked = wanted_inputs(graph, settings)
+    given = {name: one for name, (_, one) in asked.items()}
+    matched = {name for name, (operator, _) in asked.items() if operator.pattern}
     if has_state:
-        _check_same(graph.name, {name: _text(one) for name, one in given.items()}, held)
+        wanted = {name: _text(one) for name, one in given.items() if name not in matched}
+        _check_same(graph.name, wanted, {n: one for n, one in held.items() if not one.pattern})
+    held = {name: one for name, one in held.items() if not one.pattern or name in matched}
     # A log is the same however it is reached, and has rows that its list did not: asked again.
-    again = {name for name in given if not held or held[name].address}
+    again = {name for name in given if name not in held or held[name].address}
     sources = held | _found(graph, bus.plain, settings, storage, again)
     if sources or load_listing(storage) is not None:
         save_listing(storage, sources, files)
@@ -492,62 +543,40 @@ def input_changed(job: str, name: str, said: str, asked: str) -> InvalidInputErr
     )
 
 
-def input_settings(graph: JobGraph, settings: Settings) -> dict[str, InputSettings]:
-    """Return what stands for the streams that a graph reads: by its code, or by the settings.
+def matched_sources(graph: JobGraph, settings: Settings) -> dict[str, BoundedSource]:
+    """Return the logs that match patterns of a graph now.
 
-    What the settings say counts. Files of settings may be those of several jobs; what is given on
-    the command is for this one.
+    Args:
+        graph: of the job.
+        settings: of the run.
 
     Raises:
-        InvalidInputError: what is given on the command is of no input.
+        InvalidInputError: one cannot be read.
+        LogAwayError: none answers.
     """
-    inputs = [one for one in graph.operators if isinstance(one, Input)]
-    names, read = {one.named for one in inputs}, {one.stream for one in inputs}
-    asked = (split_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND))
-    for name in (part[0] for part in asked if part is not None):
-        if name not in names or is_pattern(name):
-            raise _not_known(graph.name, name, sorted(names))
-    coded: dict[str, InputSettings] = {}
-    for one in inputs:
-        if any(one.address != other.address for other in inputs if other.stream == one.stream):
-            raise InvalidInputError(
-                f"job {graph.name!r} reads {one.stream!r} from two places; give one of them "
-                "another name=",
-                job=graph.name,
-            )
-        if one.address:
-            coded[one.stream] = InputSettings(address=one.address)
-    return coded | {name: given for name, given in settings.inputs.items() if name in read}
-
-
-def _not_known(job: str, name: str, names: Sequence[str]) -> InvalidInputError:
-    if is_pattern(name):
-        why = "which is a pattern: name one stream"
-    else:
-        near = get_close_matches(name, names, 1)
-        why = f"did you mean {near[0]!r}? " if near else ""
-        why += f"job {job!r} reads {', '.join(names) or 'no stream'}"
-    return InvalidInputError(f"settings inputs.{name} are of no input; {why}", job=job)
+    return {
+        name: _of_log(operator, given.address)
+        for name, (operator, given) in wanted_inputs(graph, settings).items()
+        if operator.pattern and given.address is not None
+    }
 
 
 def _found(
     graph: JobGraph, bus: Bus, settings: Settings, storage: Path | None, names: Container[str]
 ) -> dict[str, BoundedSource]:
-    inputs: dict[str, Input] = {}
-    for one in graph.operators:
-        if isinstance(one, Input) and not is_pattern(one.stream):
-            inputs.setdefault(one.stream, one)
     return {
-        name: find_source(inputs[name], given, bus, settings, storage)
-        for name, given in input_settings(graph, settings).items()
-        if name in inputs and name in names
+        name: find_source(operator, given, bus, settings, storage)
+        for name, (operator, given) in wanted_inputs(graph, settings).items()
+        if name in names
     }
 
 
 def saved_inputs(bus: Bus, storage: Path) -> Bus:
     """Return the bus as the run of a job has it: what its slots read."""
     sources = load_listing(storage)
-    return BoundedInputBus(bus, sources) if sources else bus
+    if not sources:
+        return bus
+    return BoundedInputBus(bus, sources, lambda: load_listing(storage) or {})
 
 
 def underlying_bus(bus: Bus) -> Bus:

@@ -48,8 +48,9 @@ class BoundedSource(msgspec.Struct, frozen=True):
     ``said`` is what the settings say, in words: another saying is another source. ``columns``,
     ``time``, ``key`` and ``compact`` are as of a stream. Of a range of a stream, ``stream``,
     ``begins`` and ``ends`` are given, of a log that is not of the bus its ``address`` and how many
-    partitions it had as ``count``, of files the others. Rows with event times outside of
-    ``begin_ms`` and ``end_ms`` are left out. With ``is_filled`` a column that a file lacks is null.
+    partitions it had as ``count``, of files the others. A log that matched the pattern of an input
+    has this as ``pattern``. Rows with event times outside of ``begin_ms`` and ``end_ms`` are left
+    out. With ``is_filled`` a column that a file lacks is null.
     """
 
     said: str
@@ -68,6 +69,7 @@ class BoundedSource(msgspec.Struct, frozen=True):
     is_filled: bool = False
     address: str = ""
     count: int = 0
+    pattern: str = ""
 
     @property
     def rows(self) -> int:

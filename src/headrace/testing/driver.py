@@ -23,6 +23,7 @@ from headrace.config import (
     StateSettings,
 )
 from headrace.config.inputs import read_inputs
+from headrace.config.outputs import read_outputs
 from headrace.coordinator.backup import BackupCopier, BackupStatus
 from headrace.coordinator.bounded_runs import bounded_bus, share_bounded_inputs
 from headrace.coordinator.coordinator import Coordinator
@@ -156,6 +157,7 @@ class TestDriver(CommittedView, Closeable):
         standby_copies: copies of each task's RocksDB stores on other hosts.
         job_settings: other settings of the section ``job``, such as ``call_timeout_s``.
         inputs: what replaces streams, as the tables ``[inputs.NAME]`` of the settings.
+        outputs: what replaces outputs, as the tables ``[outputs.NAME]`` of the settings.
         placement: settings of the section ``placement``; by default the job does not wait for a
             lost host.
 
@@ -193,6 +195,7 @@ class TestDriver(CommittedView, Closeable):
         job_settings: Mapping[str, Any] | None = None,
         placement: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
+        outputs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.job, self.slots, self.hosts = job, slots, hosts
         self._background = background
@@ -203,6 +206,7 @@ class TestDriver(CommittedView, Closeable):
         self.settings = Settings(
             home=self.home,
             inputs=read_inputs(inputs or {}),
+            outputs=read_outputs(outputs or {}),
             job=JobSettings(
                 tasks=tasks, key_groups=key_groups, start=start, **(job_settings or {})
             ),

@@ -29,6 +29,7 @@ CASES: dict[str, list[str]] = {
     "bus alias": ["bought", "orders"],
     "bus configure": ["orders", "--retain", "7d"],
     "bus ls": [],
+    "bus mirror": ["orders", "copied", "--until-end"],
     "state ls": ["shop"],
     "state get": ["shop", "spent", "ann"],
     "state scan": ["shop", "spent"],

@@ -91,6 +91,7 @@ MISTAKES = [
     ("bus alias bought --remove", "no alias 'bought'"),
     ("bus configure orders --retain soon", "--retain is 'soon'; expected a duration"),
     ("bus ls --set a=b", None),
+    ("bus mirror orders orders", "a mirror of 'orders' to itself never ends; name another"),
     ("pipe --stream order cat", "no stream 'order'; did you mean 'orders'?"),
     ("pipe --stream orders", "no command is given for the clients"),
     ("pipe --stream orders nocat", "no command 'nocat'; check its name and PATH"),

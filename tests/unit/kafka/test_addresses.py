@@ -32,7 +32,7 @@ def copying(source: str, target: object = "copied") -> Job:
         ("kafka:///topic", r"expected kafka://HOST:9092/TOPIC"),
         ("kafka://me:secret22@host:1/topic", r"found hosts 'host:1'; .*sasl\.username"),
         (f"{PLACE}/", r"found topic ''"),
-        (f"{PLACE}/a*", r"found topic 'a\*'"),
+        (f"{PLACE}/a b", r"found topic 'a b'"),
         (f"{PLACE}/topic?fromat=json", r"unknown option 'fromat'; did you mean 'format'"),
         (f"{PLACE}/topic?format=avro", r"format is 'avro'; expected one of json, raw"),
         (f"{PLACE}/topic?partitions=0", r"partitions is '0'"),
@@ -81,3 +81,20 @@ def test_a_job_that_starts_while_no_broker_answers_waits_and_says_so(tmp_path: P
     with pytest.raises(LogAwayError, match="topic clicks at localhost:1 does not answer"):
         hr.run(job, World(tmp_path / "home").settings(*sets), on_notice=told.append)
     assert "the job waits for an answer" in told[0]
+
+
+def test_a_pattern_of_topics_is_for_inputs() -> None:
+    with pytest.raises(GraphError, match=r"found topic 'a\*'; patterns are for inputs"):
+        copying("rows", f"{PLACE}/a*").build()
+    [source, _] = copying(f"{PLACE}/orders-*").build().operators
+    assert source.name == "orders-all"
+
+
+def test_a_topic_is_not_between_two_parts_of_a_job() -> None:
+    @hr.job("parted")
+    def parted(g: hr.Graph) -> None:
+        rows = g.input("rows", schema={"id": int}).partition_by("id", via=f"{PLACE}/between")
+        rows.aggregate(n=hr.agg.count()).send_to("counts")
+
+    with pytest.raises(GraphError, match=r"send them to it, and read it in a second job"):
+        parted.build()

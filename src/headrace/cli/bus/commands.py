@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli.bus import streams
+from headrace.cli.bus import mirror, streams
 from headrace.cli.failures import SET_ASIDE
 from headrace.cli.options import (
     Home,
@@ -349,3 +349,4 @@ app.command()(streams.trim)
 app.command()(streams.compact)
 app.command()(streams.alias)
 app.command()(streams.configure)
+app.command()(mirror.mirror)

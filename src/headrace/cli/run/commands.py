@@ -274,7 +274,7 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
     from headrace.cli.job_loader import load_job
     from headrace.clock import SystemClock
 
-    reporter = _reporter(SystemClock(), as_json=as_json, verbose=verbose)
+    reporter = reporter_of(SystemClock(), as_json=as_json, verbose=verbose)
     reporter.starting(f"loading {target}")
     with closing(reporter):
         from headrace.coordinator.epoch_clock import driver_clock  # after the first sign of life
@@ -292,7 +292,14 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
         raise typer.Exit(INTERRUPTED)
 
 
-def _reporter(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
+def reporter_of(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
+    """Return what shows a run, as the command wants it.
+
+    Args:
+        clock: for what takes long.
+        as_json: as of ``run``.
+        verbose: the same.
+    """
     from headrace.cli.run.reporters import JsonReporter, QuietReporter, TerminalReporter
 
     if as_json:

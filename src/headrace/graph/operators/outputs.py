@@ -18,9 +18,15 @@ class SendTo(Operator):
     stream: str = ""
     partitions: int | None = None
     semantics: Semantics | None = None
+    output: str = ""
 
     keeps_columns: ClassVar[bool] = True
     is_end: ClassVar[bool] = True
+
+    @property
+    def named(self) -> str:
+        """The output that the code names, though a backfill has another stream in its place."""
+        return self.output or self.stream
 
     def describe(self) -> list[str]:
         """Return the stream."""
@@ -38,10 +44,15 @@ class KeepForSink(SendTo):
 
 @dataclass(frozen=True)
 class SendToSink(Operator):
-    """``send_to`` a sink: a receiver outside, which takes each committed epoch."""
+    """``send_to`` a sink: a receiver outside, which takes each committed epoch.
+
+    ``output`` is what settings call it, if the code gives an ``address``.
+    """
 
     sink: Sink | None = None
     semantics: Semantics | None = None
+    output: str = ""
+    address: str = ""
 
     keeps_columns: ClassVar[bool] = True
     is_end: ClassVar[bool] = True
