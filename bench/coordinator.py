@@ -183,7 +183,7 @@ class Bench:
         state = self.writer.state
         ends = {"events": [(state.epoch + 1) * ROWS] * self.partitions}
         if slots is not self.placed_over:  # a driver asks all slots where they are
-            self.seats.let_go()
+            self.seats.released()
             self.placed_over = slots
         with self._timed("plan"):
             ranges = plan_ranges(self.plan, state, ends, 1 << 40)

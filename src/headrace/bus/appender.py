@@ -192,7 +192,7 @@ class Appender:
             try:
                 return work()
             except EraFencedError:
-                # By a file that nobody looks for while the one before it seems to go on.
+                # By a file that nobody looks for while the one before it seems to continue.
                 self._index.refresh(is_due=True)
             except (CorruptDataError, SegmentReplacedError) as error:
                 # Files that were dropped while this process stood still are no damage.

@@ -177,7 +177,7 @@ class StreamSpec:
         if self.compact and not self.key:
             raise InvalidInputError(
                 "a compacted stream keeps the last record of each key, and has none; give key=, "
-                "the columns that tell records apart",
+                "the columns that identify records",
                 stream=self.name,
             )
 

@@ -130,7 +130,7 @@ class Resume(ControlCommand[Done], frozen=True):
 
 
 class Finish(ControlCommand[Done], frozen=True):
-    """Read the inputs to their current ends, close all windows, and end for good."""
+    """Read the inputs to their current ends, close all windows, and end."""
 
     path: ClassVar[str] = "/v1/finish"
     answer: ClassVar[type[Any]] = Done

@@ -600,7 +600,7 @@ class _TimedCall(Generic[_Answer]):
 
 
 def call_with_timeout(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
-    """Return what a call answers, or give up: a file system may hang for good.
+    """Return what a call answers, or give up: a file system may hang forever.
 
     Raises:
         UnavailableError: no answer in time.

@@ -183,8 +183,8 @@ def commit_drain(
         if after is before:
             return host
         what = EventKind.UNDRAIN if undo else EventKind.DRAIN
-        story = recent_events(after.story, [ClusterEvent(clock.now_ms(), what, host)])
-        if writer.publish_next(msgspec.structs.replace(after, story=story)):
+        events = recent_events(after.story, [ClusterEvent(clock.now_ms(), what, host)])
+        if writer.publish_next(msgspec.structs.replace(after, story=events)):
             fault("drain.committed")
             return host
 
@@ -218,8 +218,8 @@ def commit_cordons(
         now = clock.now_ms()
         whats = {True: EventKind.DRAIN, False: EventKind.UNDRAIN}
         news = [ClusterEvent(now, whats[after[name].drained], name, ALL_JOBS) for name in changed]
-        state, story = writer.state, recent_events(writer.state.story, news)
-        if writer.publish_next(msgspec.structs.replace(state, hosts=after, story=story)):
+        state, events = writer.state, recent_events(writer.state.story, news)
+        if writer.publish_next(msgspec.structs.replace(state, hosts=after, story=events)):
             fault("drain.committed")
             return True
 

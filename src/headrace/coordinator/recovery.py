@@ -116,7 +116,7 @@ class RecoveryWatch:
     def stalled(self) -> RecoveryStalledError | None:
         """Return the error of a slot that has not moved for too long, if there is one.
 
-        Looks at nothing but what ``look`` saw, so it can tell also when the disk hangs.
+        Looks at nothing but what ``look`` saw, so it also answers when the disk hangs.
         """
         now = self.clock.monotonic()
         for one in self._seen.values():

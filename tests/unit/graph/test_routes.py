@@ -361,7 +361,7 @@ def test_explain_tells_branches_sides_and_how_long_ids_are_kept() -> None:
         "store first (columnar)",
     ):
         assert part in text
-    assert "ids kept for good" in explain(plan(routed(None), {}))
+    assert "ids kept forever" in explain(plan(routed(None), {}))
     assert "store first (columnar, 2d to live)" in explain(plan(routed(None, ttl="2d"), {}))
 
 
