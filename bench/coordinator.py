@@ -143,9 +143,7 @@ class Bench:
         self.writer.begin()
         self.writer.create(self._first())
         none = cast("Any", None)
-        self.executor = EpochExecutor(
-            none, self.writer, runner=none, storage=none, bus=none, clock=self.clock
-        )
+        self.executor = EpochExecutor(none, self.writer, runner=none, storage=none, bus=none)
         self.took: dict[str, list[float]] = defaultdict(list)
         self.seats = StickyAssignment()
         self.placed_over: list[Slot] = []

@@ -608,7 +608,7 @@ class CommandServer:
         """Return the names of what other processes have left: one look for all types."""
         try:
             return os.listdir(self._folder)
-        except FileNotFoundError:  # nobody has asked for anything yet
+        except (FileNotFoundError, NotADirectoryError):  # nobody can have asked for anything
             return ()
 
     def tidy(self) -> None:

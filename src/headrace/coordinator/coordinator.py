@@ -117,9 +117,7 @@ class Coordinator:
         self._limits = limits or EpochLimits()
         self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self.receivers = SinkCommitter(plan, storage, clock)
-        self._executor = EpochExecutor(
-            self, self._writer, runner=runner, storage=storage, bus=bus, clock=clock
-        )
+        self._executor = EpochExecutor(self, self._writer, runner=runner, storage=storage, bus=bus)
         self.event_log = JobEventLog(JobEventFile(storage.root), clock)
         self._time = EpochClock(clock, storage.root, storage.files, self.event_log)
         self.standbys_wanted: dict[str, int] = {}
@@ -127,7 +125,7 @@ class Coordinator:
             self._limits.placement, runner, clock, event_log=self.event_log
         )
         self.host_commands = HostCommands(
-            self, writer=self._writer, members=self.members, runner=runner, clock=clock
+            self, writer=self._writer, members=self.members, runner=runner
         )
         self.commands = CommandQueue(clock)
         self._serving = CommandServer(storage.root, storage.files, clock, self.commands)
@@ -356,7 +354,7 @@ class Coordinator:
             InvalidInputError: no such stage, or a number that cannot be.
             NotOwnerError: a newer driver has taken over; stop.
         """
-        if commit_rescale(self._writer, tasks, stage, self._clock, self.publish):
+        if commit_rescale(self._writer, tasks, stage, self.publish):
             self._recount()
             self.locate_slots()  # they release the stores of other groups
         return self.state
