@@ -409,7 +409,7 @@ class Appender:
             does_count = False
         if does_count is None and draft.producer == NO_PRODUCER:
             raise UnavailableError(
-                f"this process stood still while others appended in {index.folder} and dropped old "
+                f"this process was frozen while others appended in {index.folder} and dropped old "
                 "rows; nothing is known to be appended, try again"
             )
         if does_count is False and not place.position:  # nobody names it

@@ -103,8 +103,8 @@ def check_expected(found: Mapping[str, str | None], expected: Mapping[str, str] 
     for alias, stream in (expected or {}).items():
         if found.get(alias) != stream:
             raise InvalidInputError(
-                f"alias {alias!r} stands for {found.get(alias)!r} by now, expected {stream!r}: "
-                "somebody has set it meanwhile; look what stands for what, and ask again"
+                f"alias {alias!r} points to {found.get(alias)!r}, expected {stream!r}: another "
+                "process has changed it; see which streams the aliases name, and try again"
             )
 
 

@@ -207,7 +207,7 @@ class StreamReceiver:
         except InvalidInputError as error:
             raise RefusedError(f"{self.shown}: {error.message}") from error
         except (HeadraceError, OSError) as error:
-            raise UnavailableError(f"{self.shown} takes nothing: {error}") from error
+            raise UnavailableError(f"{self.shown} accepts nothing: {error}") from error
 
     def _stream(self) -> Stream:
         name = self._spec.name

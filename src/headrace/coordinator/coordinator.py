@@ -502,7 +502,7 @@ class Coordinator:
         due = next_wall_deadline(state)
         is_due = ranges or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
-            self.locate_slots(MisplacedError("slots have gone or come"))
+            self.locate_slots(MisplacedError("slots have left or joined"))
         if self._inputs.shown is not None:
             self._inputs.shown.show(self._plan, state, streams, is_idle=not is_due)
         if not is_due and not self.members.needs_placement:

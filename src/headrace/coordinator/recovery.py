@@ -125,7 +125,7 @@ class RecoveryWatch:
             said = one.said
             return RecoveryStalledError(
                 f"recovery of task {said.task} of stage {said.stage!r} has not moved for "
-                f"{self.timeout_s:.0f} s, at {said.file}; look whether its disk answers and no "
+                f"{self.timeout_s:.0f} s, at {said.file}; check whether its disk answers and no "
                 "stopped process holds it, then run again, or raise state.recovery_timeout_s",
                 stage=said.stage,
                 task=said.task,
