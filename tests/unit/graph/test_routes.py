@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[Build, str]] = {
     ),
     "uses for expressions": (
         wrong_split(a=hr.col("order") > 1, uses=["order"]),
-        "uses= is for functions; expressions tell their own columns",
+        "uses= is for functions; the columns of expressions are known",
     ),
     "a column that functions cannot use": (
         wrong_split(a=even, uses=["ordr"]),
