@@ -143,9 +143,7 @@ class Bench:
         self.writer.begin()
         self.writer.create(self._first())
         none = cast("Any", None)
-        self.executor = EpochExecutor(
-            none, self.writer, runner=none, storage=none, bus=none, clock=self.clock
-        )
+        self.executor = EpochExecutor(none, self.writer, runner=none, storage=none, bus=none)
         self.took: dict[str, list[float]] = defaultdict(list)
         self.seats = StickyAssignment()
         self.placed_over: list[Slot] = []
@@ -183,7 +181,7 @@ class Bench:
         state = self.writer.state
         ends = {"events": [(state.epoch + 1) * ROWS] * self.partitions}
         if slots is not self.placed_over:  # a driver asks all slots where they are
-            self.seats.let_go()
+            self.seats.released()
             self.placed_over = slots
         with self._timed("plan"):
             ranges = plan_ranges(self.plan, state, ends, 1 << 40)

@@ -72,7 +72,7 @@ RULES_OF_OPERATORS = (
         f"{UNREAD} / {READ} > 300",
         "10m",
         "warning",
-        "reading what is unread takes more than 5 minutes at the rate of now",
+        "reading what is unread takes more than 5 minutes at the current rate",
         "headrace jobs why, headrace jobs hot-keys: more slots, more tasks, or another key",
     ),
     Rule(

@@ -1,4 +1,4 @@
-"""The error kinds of Headrace: each tells the caller what to do next.
+"""The error kinds of Headrace: each says what the caller should do next.
 
 HeadraceError
 ├── InvalidInputError   fix the graph, setting, argument or record and run again (a ValueError)
@@ -13,7 +13,7 @@ HeadraceError
 ├── NotOwnerError       fenced: another driver or attempt owns the work; stop, never retry
 ├── CorruptDataError    a checksum, gap or format is wrong: rebuild from changelog or snapshot
 ├── ClosedError         used after close: fix the program (a RuntimeError)
-└── InternalError       a broken invariant, with its story: report it (an AssertionError)
+└── InternalError       a broken invariant, with its details: report it (an AssertionError)
 
 Message text is not contract; the class and ``fields`` are.
 """

@@ -47,7 +47,7 @@ def lacking(module: str, use: str, instead: str = "") -> str | None:
     library = module.partition(".")[0]
     if importlib.util.find_spec(library) is not None:
         return None
-    return _told(library, use, instead)
+    return _missing_text(library, use, instead)
 
 
 def load(module: str, use: str, instead: str = "") -> Any:
@@ -80,10 +80,10 @@ def missing(error: BaseException, use: str = "this", instead: str = "") -> Inval
     library = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if not isinstance(error, ModuleNotFoundError) or library not in EXTRAS:
         return None
-    return InvalidInputError(_told(library, use, instead))
+    return InvalidInputError(_missing_text(library, use, instead))
 
 
-def _told(library: str, use: str, instead: str) -> str:
+def _missing_text(library: str, use: str, instead: str) -> str:
     last = f", or {instead}" if instead else ""
     return (
         f"{use} needs {_NAMES.get(library, library)}, which is not installed; install it wherever "

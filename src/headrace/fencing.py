@@ -7,7 +7,7 @@ operating system. Who takes the right with a newer generation first renames the 
 older ones away: from then on their calls find nothing and fail.
 
 A lock, which ``alone`` takes, only keeps those apart who hold the right at the same time. It says
-which right its owner has, so one that is frozen in the midst of a change holds nobody up.
+which right its owner has, so one that is frozen in the middle of a change holds nobody up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PAUSE_S = 0.02
 
 
 class FencedFiles(Files):
-    """Files of some folders, changed by their newest holder alone; others are as ever.
+    """Files of some folders, changed by their newest holder alone; others are unchanged.
 
     Until ``take`` or ``join`` was called, and for paths elsewhere, it does as the files beneath.
     What has a name that nobody else uses may be written by anyone: ``write_new`` is not fenced.

@@ -101,8 +101,8 @@ def load(group: str, name: str) -> Any:
     try:
         return one.load()
     except Exception as error:
-        if (told := extras.missing(error, f"{_KINDS[group]} {name!r}")) is not None:
-            raise told from error
+        if (missing := extras.missing(error, f"{_KINDS[group]} {name!r}")) is not None:
+            raise missing from error
         raise InvalidInputError(
             f"{_KINDS[group]} {name!r} of package {_distribution(one)} cannot be loaded from "
             f"{one.value}: {type(error).__name__}: {error}; install what it needs, or uninstall it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,17 +33,23 @@ IDIOMS = (
     "what becomes of",
     "what comes of",
     "is no more",
+    "apart by",
+    "as ever",
+    "at the rate of now",
+    "in the midst",
+    "signs? of life",
+    "(for|over for) good",
 )
 IDIOM = re.compile(rf"\b({'|'.join(IDIOMS)})\b", re.IGNORECASE)
 DOCS = ROOT / "docs"
-NOTES = sorted((DOCS / "decisions").glob("*.md"))
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *(DOCS / f"{name}.md" for name in ("glossary", "not-doing", "benchmarks")),
+    *(DOCS / f"{name}.md" for name in ("architecture", "glossary", "not-doing", "benchmarks")),
     ROOT / "bench" / "README.md",
+    ROOT / "tests" / "README.md",
     *sorted(GUIDE.rglob("*.md")),
-    *NOTES,
+    *sorted((DOCS / "decisions").glob("*.md")),
 ]
 
 
@@ -69,8 +76,7 @@ PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
 
 @pytest.mark.parametrize("page", PROSE, ids=[str(page.relative_to(ROOT)) for page in PROSE])
 def test_no_private_idioms(page: Path) -> None:
-    is_note = page in NOTES  # the title of a note is its name and stays
-    text = "\n".join(line for n, line in prose(page) if not (is_note and n == 1))
+    text = "\n".join(line for _, line in prose(page))
     assert [re.sub(r"\s+", " ", found[0]) for found in IDIOM.finditer(text)] == []
 
 
@@ -83,6 +89,22 @@ def test_docstrings_of_examples_have_no_private_idioms(example: Path) -> None:
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     text = "\n".join(ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds))
     assert IDIOM.findall(text) == []
+
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+
+def test_comments_docstrings_and_messages_of_the_source_have_no_private_idioms() -> None:
+    found = []
+    for source in SOURCES:
+        with tokenize.open(source) as lines:
+            for token in tokenize.generate_tokens(lines.readline):
+                if token.type in {tokenize.COMMENT, tokenize.STRING}:
+                    found += [
+                        f"{source.name}:{token.start[0]}: {one[0]}"
+                        for one in IDIOM.finditer(token.string)
+                    ]
+    assert found == []
 
 
 def help_texts() -> Iterator[tuple[str, str]]:

@@ -82,7 +82,7 @@ def test_rows_without_a_key_come_once_each(url: str, bus: MemoryBus) -> None:
 
 def test_what_deletes_is_refused(url: str, bus: MemoryBus) -> None:
     sink = hr.sinks.postgres(url, "orders", mode="delete", key="id")
-    with pytest.raises(InvalidInputError, match="takes away rows, and cannot tell which"):
+    with pytest.raises(InvalidInputError, match="removes rows, and does not know which"):
         send(bus, sink)
 
 

@@ -66,7 +66,6 @@ class MachineDriver:
             writer=self.writer,
             members=self._members,
             runner=cast("Any", _Renewing(self)),
-            clock=clock,
         )
         self._serving = Serving(world.asks, self.host_commands)
         self.cold: frozenset[str] = frozenset()
@@ -206,7 +205,7 @@ class MachineDriver:
         del force
         if self.rescale_to is not None:
             tasks, self.rescale_to = self.rescale_to, None
-            if commit_rescale(self.writer, tasks, None, self._clock, self.publish):
+            if commit_rescale(self.writer, tasks, None, self.publish):
                 self._plan = with_task_counts(self._plan, self.state.task_counts)
                 self.locate_slots()
                 self.world.met["rescaled"] += 1
@@ -290,8 +289,7 @@ class _Executor(EpochExecutor):
 
     def __init__(self, driver: MachineDriver) -> None:
         none = cast("Any", None)
-        clock = driver._clock
-        super().__init__(driver, driver.writer, runner=none, storage=none, bus=none, clock=clock)
+        super().__init__(driver, driver.writer, runner=none, storage=none, bus=none)
         self._simulated, self._world = driver, driver.world
 
     def run_level(self, run: EpochRun, level: int) -> Iterator[EpochStep]:

@@ -123,7 +123,7 @@ def test_what_is_sent_after_the_end_of_a_call_is_not_taken(keyed: bool) -> None:
 
 def test_a_task_that_cannot_be_cancelled_does_not_hold_up_the_end() -> None:
     assert run(Stays) == [0, 1, 2, 3, 4, 5]
-    gc.collect()  # which tells of the tasks: here, and not in the midst of another test
+    gc.collect()  # which tells of the tasks: here, and not in the middle of another test
 
 
 class Hangs:

@@ -135,7 +135,9 @@ def test_a_driver_that_starts_while_the_clock_is_off_does_not_believe_it(by: int
         driver.clock.advance(MINUTE)
         driver.run()
         assert reminders(driver) == 1
-        told = [event.text for event in driver.parts[0].story._log.read() if event.kind == "clock"]
+        told = [
+            event.text for event in driver.parts[0].event_log._log.read() if event.kind == "clock"
+        ]
         assert len(told) == 1
         assert f"30d {'ahead of' if by > 0 else 'behind'} the time that has passed" in told[0]
 

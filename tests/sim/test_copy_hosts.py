@@ -122,7 +122,7 @@ class StandsStill(Files):
 def test_a_driver_that_stood_still_removes_nothing_of_its_successor(
     tmp_path: Path, point: str
 ) -> None:
-    """It wakes in the midst of its copying, after another host has taken over and copied."""
+    """It wakes in the middle of its copying, after another host has taken over and copied."""
     with open_driver(tmp_path / "home", keep_epochs=0) as first:
         files = StandsStill(sync=False)
         stall_files(first, files)

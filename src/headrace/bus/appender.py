@@ -192,7 +192,7 @@ class Appender:
             try:
                 return work()
             except EraFencedError:
-                # By a file that nobody looks for while the one before it seems to go on.
+                # By a file that nobody looks for while the one before it seems to continue.
                 self._index.refresh(is_due=True)
             except (CorruptDataError, SegmentReplacedError) as error:
                 # Files that were dropped while this process stood still are no damage.
@@ -409,7 +409,7 @@ class Appender:
             does_count = False
         if does_count is None and draft.producer == NO_PRODUCER:
             raise UnavailableError(
-                f"this process stood still while others appended in {index.folder} and dropped old "
+                f"this process was frozen while others appended in {index.folder} and dropped old "
                 "rows; nothing is known to be appended, try again"
             )
         if does_count is False and not place.position:  # nobody names it

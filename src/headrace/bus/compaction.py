@@ -513,15 +513,15 @@ class CompactionWriter:
             CompactionStoppedError: another process compacts the partition.
         """
         deadline = Deadline(self._clock, self._order.wait_s)
-        silence, seen, is_alive = deadline, (-1, 0), False
+        quiet, seen, is_alive = deadline, (-1, 0), False
         while not self._take_lock():
             number, touched_ns = self._number, os.fstat(self._lock).st_mtime_ns
             os.close(self._lock)
             if seen != (number, touched_ns):
                 is_alive = seen[0] == number
                 seen = number, touched_ns
-                silence = Deadline(self._clock, self._settings.seal_after_s)
-            if silence.expired:
+                quiet = Deadline(self._clock, self._settings.seal_after_s)
+            if quiet.expired:
                 os.close(self._open_lock(number + 1))
             elif self._order.stopped() or (is_alive and deadline.expired):
                 raise CompactionStoppedError(

@@ -383,7 +383,7 @@ class FileStream(LogStream):
 
     def _listen_to(self, logs: Sequence[Log]) -> None:
         watch = self._bus.watch()
-        added = [watch.add(log.folder, self._bell) for log in logs if isinstance(log, FileLog)]
+        added = [watch.add(log.folder, self._appends) for log in logs if isinstance(log, FileLog)]
         if not all(added):
             self.recheck_s = _UNWATCHED_RECHECK_S
 

@@ -475,7 +475,7 @@ class IndexFiles:
             segment=era,
             nonce=int(
                 self._clock.new_id()[:8], 16
-            ),  # of several files under a number it tells which
+            ),  # of several files under a number it says which
             partition=self.partition,
             position=number,
             length=0,

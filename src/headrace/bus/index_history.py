@@ -348,7 +348,7 @@ class IndexHistory:
         return SegmentReplacedError()
 
     def summary(self, file: _File) -> AppendSummary:
-        """Return what all appends of a file hold; the file after it mostly tells."""
+        """Return what all appends of a file hold; mostly from the file after it."""
         if file.number not in self._summaries:
             behind, _ = self.behind(file.number)
             if behind.kind == OPENING:

@@ -291,7 +291,7 @@ class Log(ABC):
 
         Args:
             order: what is wanted.
-            limit: tells the offset; asked again before it counts, which no hold can overtake.
+            limit: returns the offset; asked again before it counts, which no hold can overtake.
 
         Raises:
             CompactionStoppedError: nothing was compacted.

@@ -65,7 +65,7 @@ _EVENT = struct.Struct("iIII")
 
 
 class AppendNotifier:
-    """Counts rings; one who has seen an older count need not wait."""
+    """Counts notifications; a reader that has seen an older count need not wait."""
 
     def __init__(self) -> None:
         self._rung = threading.Condition()
@@ -76,14 +76,14 @@ class AppendNotifier:
         """Rings until now."""
         return self._count
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake all who wait."""
         with self._rung:
             self._count += 1
             self._rung.notify_all()
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Return when there was a ring after the count ``seen``, or after the seconds."""
+        """Return when there was a notification after the count ``seen``, or after the seconds."""
         with self._rung:
             self._rung.wait_for(lambda: self._count != seen, seconds)
 
@@ -97,14 +97,14 @@ class FolderWatcher:
         with contextlib.suppress(AttributeError):
             self._events = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._lock = threading.Lock()
-        self._bells: dict[int, AppendNotifier] = {}
+        self._notifiers: dict[int, AppendNotifier] = {}
         self._stop = os.eventfd(0) if self._events >= 0 else -1
         self._thread = threading.Thread(target=self._run, name="headrace-bus-watch", daemon=True)
         if self._events >= 0:
             self._thread.start()
 
-    def add(self, folder: Path, bell: AppendNotifier) -> bool:
-        """Ring ``bell`` from now on when an index file of the folder grows or begins.
+    def add(self, folder: Path, notifier: AppendNotifier) -> bool:
+        """Call ``notifier`` from now on when an index file of the folder grows or begins.
 
         Returns:
             False when the kernel cannot do so.
@@ -115,7 +115,7 @@ class FolderWatcher:
         with self._lock:
             number = self._libc.inotify_add_watch(self._events, os.fsencode(folder), mask)
             if number >= 0:
-                self._bells[number] = bell
+                self._notifiers[number] = notifier
         return bool(number >= 0)
 
     def close(self) -> None:
@@ -126,16 +126,16 @@ class FolderWatcher:
             os.close(self._events)
             os.close(self._stop)
             self._events = -1
-        for bell in set(self._bells.values()):
-            bell.ring()
+        for notifier in set(self._notifiers.values()):
+            notifier.notify()
 
     def _run(self) -> None:
         ready = select.poll()
         ready.register(self._events, select.POLLIN)
         ready.register(self._stop, select.POLLIN)
         while all(descriptor != self._stop for descriptor, _ in ready.poll()):
-            for bell in self._due(os.read(self._events, 1 << 16)):
-                bell.ring()
+            for notifier in self._due(os.read(self._events, 1 << 16)):
+                notifier.notify()
 
     def _due(self, data: bytes) -> set[AppendNotifier]:
         due: set[AppendNotifier] = set()
@@ -145,9 +145,9 @@ class FolderWatcher:
             at += _EVENT.size + size
             with self._lock:
                 if mask & _OVERFLOW:
-                    return set(self._bells.values())
-                if data.startswith(b"index-", at - size) and number in self._bells:
-                    due.add(self._bells[number])
+                    return set(self._notifiers.values())
+                if data.startswith(b"index-", at - size) and number in self._notifiers:
+                    due.add(self._notifiers[number])
         return due
 
 
@@ -155,7 +155,7 @@ MAX_SEQUENCE = 2**63 - 1
 
 
 class LogStream(Stream):
-    """A stream over one log for each partition; its ``spec`` tells how many there are by now.
+    """A stream over one log for each partition; its ``spec`` says how many there are now.
 
     Args:
         spec: what the stream was created as.
@@ -189,7 +189,7 @@ class LogStream(Stream):
         self._holds = holds
         self._compactions = StreamCompactor(self._log, self._order, holds, parts.settings)
         self.schemas = SchemaVersions(spec.name, spec.schema, lambda: self.settings)
-        self._bell = AppendNotifier()
+        self._appends = AppendNotifier()
         self._turns = itertools.count()
         self._is_listening = self._is_closed = False
         self._grow(settings.current())
@@ -220,7 +220,7 @@ class LogStream(Stream):
             rows.num_rows, first, last, name, number, fence, _job_of(producer, fence)
         )
         appended = log.append(encode_frame(rows, version), draft)
-        self._bell.ring()
+        self._appends.notify()
         if self.spec.compact:
             self._note(partition, rows.nbytes)
         return appended
@@ -252,7 +252,7 @@ class LogStream(Stream):
             appended = log.adopt(path, data, draft)
         else:
             appended = log.append([data[begin:end] for begin, end in parts], draft)
-        self._bell.ring()
+        self._appends.notify()
         if self.spec.compact:
             self._note(partition, sum(end - begin for begin, end in parts))
         return appended
@@ -482,13 +482,13 @@ class LogStream(Stream):
         return self.wait_unless(ends, timeout_s, lambda: False)
 
     def wake(self) -> None:
-        """Ring the bell, as an append does."""
-        self._bell.ring()
+        """Wake waiting readers, as an append does."""
+        self._appends.notify()
 
     def wait_unless(
         self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
     ) -> list[int]:
-        """Return the ends as ``wait`` does, or once ``is_over``, which a ring has it ask."""
+        """Return the ends as ``wait`` does, or once ``is_over``, asked at each notification."""
         if len(ends) > len(self._partitions()):
             raise InvalidInputError(
                 f"found {len(ends)} ends to wait for, expected at most {len(self._logs)}",
@@ -500,21 +500,21 @@ class LogStream(Stream):
                 self._listen_to(self._all())
                 self._is_listening = True
         while True:
-            seen = self._bell.count
+            seen = self._appends.count
             now = self.ends()
             given = [*ends, *[0] * (len(now) - len(ends))]
             beyond = any(found > known for found, known in zip(now, given, strict=True))
             if beyond or is_over() or deadline.expired:
                 return now
-            self._bell.wait(seen, deadline.remaining(self.recheck_s))
+            self._appends.wait(seen, deadline.remaining(self.recheck_s))
 
     def close(self) -> None:
         """Refuse all further calls, and wake those who wait."""
         self._is_closed = True
-        self._bell.ring()
+        self._appends.notify()
 
     def _listen_to(self, logs: Sequence[Log]) -> None:
-        """Have the bell rung by appends of other processes too."""
+        """Wake waiting readers at appends of other processes too."""
 
     def _targets(self, producer: Producer | None, sequence: int | None) -> int:
         counts = self.settings.counts(self.created.partitions)

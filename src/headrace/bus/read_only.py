@@ -165,7 +165,7 @@ class ExternalStream(ReadOnlyStream):
 
     @property
     def identity(self) -> str:
-        """What no other log has; asked for anew each time, for another can have its name."""
+        """What no other log has; asked for each time, because another log can have its name."""
         return self._log.identity
 
     @identity.setter

@@ -103,8 +103,8 @@ def check_expected(found: Mapping[str, str | None], expected: Mapping[str, str] 
     for alias, stream in (expected or {}).items():
         if found.get(alias) != stream:
             raise InvalidInputError(
-                f"alias {alias!r} stands for {found.get(alias)!r} by now, expected {stream!r}: "
-                "somebody has set it meanwhile; look what stands for what, and ask again"
+                f"alias {alias!r} points to {found.get(alias)!r}, expected {stream!r}: another "
+                "process has changed it; see which streams the aliases name, and try again"
             )
 
 
@@ -177,7 +177,7 @@ class StreamSpec:
         if self.compact and not self.key:
             raise InvalidInputError(
                 "a compacted stream keeps the last record of each key, and has none; give key=, "
-                "the columns that tell records apart",
+                "the columns that identify records",
                 stream=self.name,
             )
 

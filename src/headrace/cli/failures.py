@@ -1,4 +1,4 @@
-"""How a failed command ends: one message on the screen, its story in a file, an exit code.
+"""How a failed command ends: one message on the screen, its details in a file, an exit code.
 
 0 done, 1 the user's mistake, 2 wrong usage (from typer), 3 unavailable, 4 not the owner,
 5 corrupt data, 6 done but for lines set aside, 70 a fault of Headrace, 130 interrupted,
@@ -89,7 +89,7 @@ def code_of(error: BaseException) -> str:
 
 
 def show(error: BaseException, details: Path | None, console: Console | None = None) -> None:
-    """Print an error on stderr in red, with the file that has the whole story, if any."""
+    """Print an error on stderr in red, with the file that has the details, if any."""
     console = console or Console(stderr=True, highlight=False)
     console.soft_wrap = not console.is_terminal  # a log or a pipe has no edge to break lines at
     text = Text.assemble((f"error {code_of(error)}: ", "bold red"), (message(error), "red"))
@@ -123,11 +123,11 @@ def record(error: BaseException, home: Path, clock: Clock | None = None) -> Path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > _KEPT_BYTES:
             path.replace(path.with_name(path.name + ".1"))
-        story = redacted(head + "".join(traceback.format_exception(error)))
+        details = redacted(head + "".join(traceback.format_exception(error)))
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         with open(target, "a", encoding="utf-8", errors="backslashreplace") as file:
             os.fchmod(target, 0o600)  # one of before may be for all to read
-            file.write(story + "\n")
+            file.write(details + "\n")
     except OSError:
         return None
     return path

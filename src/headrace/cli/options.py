@@ -226,7 +226,7 @@ def forget_home() -> None:
 
 
 def home_of_failure() -> Path:
-    """Return where a failed command leaves its story, also when its settings were wrong."""
+    """Return where a failed command leaves its details, also when its settings were wrong."""
     from headrace.config import load_settings, project_file
     from headrace.errors import HeadraceError
 

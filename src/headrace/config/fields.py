@@ -24,7 +24,7 @@ class UnfitError(ValueError):
     """A value that a field cannot have; its text never shows the value, which may be a secret.
 
     Args:
-        reason: what is expected, or what is wrong with the section as a whole.
+        reason: what is expected, or what is wrong with the section.
         at: the fields from the outermost one to this one, as files name them.
         value: what was found.
         kind: whether the field is unknown, or missing, or its value is unfit.

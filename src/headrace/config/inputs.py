@@ -80,7 +80,7 @@ class FrameSettings(Section):
         said += [f"select {self.select}"] if self.select is not None else []
         return redaction.redacted(", ".join(said))
 
-    def told(self, error: Exception) -> Exception:
+    def redacted(self, error: Exception) -> Exception:
         """Return what Spark says, with ``...`` for values of options that may be secrets."""
         text = str(error)
         hidden = (v for k, v in self.options.items() if k.lower() not in _WHICH and v.strip())
@@ -190,7 +190,7 @@ class InputSettings(Section):
 
     @classmethod
     def read_given(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Take one path, or offset, without a list; in text several are apart by commas."""
+        """Take one path, or offset, without a list; in text several are separated by commas."""
         read = dict(given)
         for name in ("files", "from_offset", "to_offset"):
             value = read.get(name)

@@ -146,7 +146,7 @@ class AlertRule(Section):
 
     ``above`` counts rows of lag, starts of drivers, or epochs that the last standby is behind. A
     rule fires once that was so ``for`` as long as it says; of ``restart_loop`` that is the time in
-    which starts are counted. Without ``to`` it tells the log, and whatever else ``alerts`` names.
+    which starts are counted. Without ``to`` it notifies the log, and all that ``alerts`` names.
     """
 
     name: str = setting(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")

@@ -205,5 +205,5 @@ def load_alerts(storage: Path, clock: Clock) -> AlertState:
 
 
 def save_alerts(storage: Path, book: AlertState, files: Files) -> None:
-    """Replace the file as a whole."""
+    """Replace the whole file."""
     files.replace(storage / ALERTS_FILE, msgspec.json.encode(book))

@@ -207,7 +207,7 @@ class StreamReceiver:
         except InvalidInputError as error:
             raise RefusedError(f"{self.shown}: {error.message}") from error
         except (HeadraceError, OSError) as error:
-            raise UnavailableError(f"{self.shown} takes nothing: {error}") from error
+            raise UnavailableError(f"{self.shown} accepts nothing: {error}") from error
 
     def _stream(self) -> Stream:
         name = self._spec.name
@@ -278,7 +278,7 @@ class AlertEngine:
         except CorruptDataError as error:
             notify(f"alerts: {error.message}")
             self.book = AlertState(clock.new_id())
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def look(self, seen: ReadRuleValue, *, is_last: bool = False) -> None:
         """Look at every rule, note what has turned, then deliver what is due.
@@ -386,12 +386,12 @@ class AlertEngine:
             if tries >= MAX_TRIES:
                 self._give_up(delivery, f"{error.message}, after {tries} tries")
                 return None
-            if delivery.place not in self._told:
-                self._told.add(delivery.place)
+            if delivery.place not in self._reported:
+                self._reported.add(delivery.place)
                 self._notify(f"alerts: {error.message}; it is tried again")
             pause = FIRST_PAUSE_MS << delivery.tries
             return Delivery(delivery.event, delivery.place, tries, now + pause, error.message)
-        self._told.discard(delivery.place)
+        self._reported.discard(delivery.place)
         return None
 
     def _give_up(self, delivery: Delivery, why: str) -> None:
@@ -402,8 +402,8 @@ class AlertEngine:
         try:
             save_alerts(self._storage, self.book, self._files)
         except OSError as error:
-            if "" not in self._told:
-                self._told.add("")
+            if "" not in self._reported:
+                self._reported.add("")
                 self._notify(f"alerts: {self._storage} cannot be written: {error.strerror}")
 
 

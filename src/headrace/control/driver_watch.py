@@ -22,7 +22,7 @@ from headrace.files import Files
 
 
 class DriverObservers:
-    """What a driver lets others see and ask, and whom it tells by itself.
+    """What a driver lets others see and ask, and whom it notifies by itself.
 
     Args:
         job: its name.

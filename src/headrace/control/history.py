@@ -84,7 +84,7 @@ _DECODER = msgspec.json.Decoder(Sample)
 class SampleLog:
     """The samples of a job.
 
-    ``left_out`` says how many lines, and files as a whole, ``read`` could not read.
+    ``left_out`` says how many lines, and whole files, ``read`` could not read.
 
     Args:
         storage: of the job.

@@ -369,14 +369,14 @@ def add_state_routes(app: FastAPI, live: LiveJob) -> None:
 
     def _answer(view: StoreView, found: list[pa.RecordBatch], limit: int) -> Response:
         rows = [json_ready(row) for batch in found for row in batch.to_pylist()]
-        told = {
+        answer = {
             "job": live.job,
             "epoch": view.epoch,
             "rows": rows[:limit],
             "more": len(rows) > limit,
         }
         # Rows can hold NaN, which JSON does not know: it is null.
-        return Response(msgspec.json.encode(told), media_type="application/json")
+        return Response(msgspec.json.encode(answer), media_type="application/json")
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -505,7 +505,7 @@ def _unknown(request: Request, error: Exception) -> JSONResponse:
 def _add_read_routes(app: FastAPI, live: LiveJob) -> None:
     @app.get("/v1/job", response_model=JOB)
     def job() -> BaseModel:
-        """The job as a whole."""
+        """The whole job."""
         return JOB.model_validate(live.summary())
 
     @app.get("/v1/stages", response_model=_list_of(STAGE))
@@ -603,7 +603,7 @@ def _add_command_routes(app: FastAPI, live: LiveJob, handle: DriverHandle) -> No
 
     @app.post("/v1/finish")
     def finish() -> Done:
-        """Read the inputs to their current ends, close all windows, and end for good."""
+        """Read the inputs to their current ends, close all windows, and end."""
         return handle.do(Finish())
 
     @app.post("/v1/rescale")

@@ -130,7 +130,7 @@ class Resume(ControlCommand[Done], frozen=True):
 
 
 class Finish(ControlCommand[Done], frozen=True):
-    """Read the inputs to their current ends, close all windows, and end for good."""
+    """Read the inputs to their current ends, close all windows, and end."""
 
     path: ClassVar[str] = "/v1/finish"
     answer: ClassVar[type[Any]] = Done
@@ -407,13 +407,12 @@ class StoppedPart:
 
     def rescale(self, tasks: int, stage: str | None) -> JobState:
         """Give it another number of tasks."""
-        commit_rescale(self.writer, tasks, stage, self.context.clock, self.publish)
+        commit_rescale(self.writer, tasks, stage, self.publish)
         return self.writer.state
 
     def drain(self, command: Drain) -> str:
         """Mark a host, or take the mark away."""
-        clock = self.context.clock
-        return commit_drain(self.writer, command.named, clock, self.publish, undo=command.undo)
+        return commit_drain(self.writer, command.named, self.publish, undo=command.undo)
 
     def cut(self) -> CutAnswer:
         """Publish all outputs of the last epoch, and return where they end."""

@@ -380,7 +380,7 @@ class BackupCopier:
                 remote = self._backup.remote
                 raise RecoveryStalledError(
                     f"the copy of job {self._backup.job!r} in {remote} has given no byte for "
-                    f"{self._stuck_s:.0f} s; look whether its disk answers, then run again, or "
+                    f"{self._stuck_s:.0f} s; check whether its disk answers, then run again, or "
                     "raise state.recovery_timeout_s",
                     job=self._backup.job,
                     file=str(remote),
@@ -600,7 +600,7 @@ class _TimedCall(Generic[_Answer]):
 
 
 def call_with_timeout(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
-    """Return what a call answers, or give up: a file system may hang for good.
+    """Return what a call answers, or give up: a file system may hang forever.
 
     Raises:
         UnavailableError: no answer in time.

@@ -341,7 +341,7 @@ class RequestChannel(Generic[_Answer]):
         self, root: Path, files: Files, clock: Clock, command: type[Command[_Answer]]
     ) -> None:
         self._folder = root / REQUESTS_FOLDER
-        self._path = self._folder / f"{command.kind}.json"
+        self.path = self._folder / f"{command.kind}.json"
         self._files, self._clock = files, clock
         self._command = msgspec.json.Decoder(command)
         self._sender = msgspec.json.Decoder(_Sender)
@@ -352,15 +352,15 @@ class RequestChannel(Generic[_Answer]):
 
     def pending(self) -> Request[_Answer] | None:
         """Return what is asked for; a request that cannot be read is thrown away."""
-        if not self._path.exists():
+        if not self.path.exists():
             return None
         try:
-            data = self._files.read(self._path)
+            data = self._files.read(self.path)
             command, sender = self._command.decode(data), self._sender.decode(data)
         except FileNotFoundError:  # taken back
             return None
         except msgspec.DecodeError:
-            self._files.remove(self._path)
+            self._files.remove(self.path)
             return None
         return Request(command, sender.id, sender.process, sender.host, sender.time_ms)
 
@@ -369,7 +369,7 @@ class RequestChannel(Generic[_Answer]):
         data = msgspec.json.encode(answer)
         fault("request.answer_due")
         self._files.replace(self._answer_path(request), data)
-        self._files.remove(self._path)
+        self._files.remove(self.path)
 
     def ask(self, command: Command[_Answer], wait_s: float) -> _Answer:
         """Ask the driver and wait for its answer.
@@ -405,7 +405,7 @@ class RequestChannel(Generic[_Answer]):
         request = Request.of(command, self._clock)
         sender = _Sender(request.id, request.process, request.host, request.time_ms)
         fields = msgspec.structs.asdict(sender) | msgspec.structs.asdict(command)
-        if not self._files.publish(self._path, msgspec.json.encode(fields)):
+        if not self._files.publish(self.path, msgspec.json.encode(fields)):
             raise self._busy()
         return request
 
@@ -413,7 +413,7 @@ class RequestChannel(Generic[_Answer]):
         """Ask no more for what was not answered yet."""
         held = self.pending()
         if held is not None and held.id == request.id:
-            self._files.remove(self._path)
+            self._files.remove(self.path)
 
     def taken(self, request: Request[_Answer]) -> _Answer | None:
         """Take the answer away; ``None``: there is none yet."""
@@ -431,7 +431,7 @@ class RequestChannel(Generic[_Answer]):
             who = f"{held.command}, which {asker} asked for,"
         return UnavailableError(
             f"{who} is under way; try again when it is done. If nobody waits for it any more, "
-            f"remove {self._path}"
+            f"remove {self.path}"
         )
 
     def tidy(self) -> None:
@@ -457,6 +457,12 @@ class CommandQueue:
         self._answers: dict[str, Any] = {}
         self._wakes: list[Callable[[], None]] = []
         self._has_news = self._is_closed = False
+
+    @property
+    def has_any(self) -> bool:
+        """Say whether a command waits."""
+        with self._changed:
+            return any(self._waiting.values())
 
     @property
     def has_news(self) -> bool:
@@ -566,14 +572,18 @@ class CommandServer:
     """
 
     def __init__(self, root: Path, files: Files, clock: Clock, queue: CommandQueue) -> None:
-        self._queue = queue
+        self._queue, self._folder = queue, root / REQUESTS_FOLDER
         self._channels = {kind: RequestChannel(root, files, clock, kind) for kind in COMMANDS}
         self._under_way: dict[type[Command[Any]], str] = {}
 
     def serve(self, part: OpenPart) -> None:
         """Run the first command of each type; one under way comes before others of its type."""
+        filed_names = self._filed_names()
+        if not (filed_names or self._under_way or self._queue.has_any):
+            return
         for kind, channel in self._channels.items():
-            posted, filed = self._queue.pending(kind), channel.pending()
+            posted = self._queue.pending(kind)
+            filed = channel.pending() if channel.path.name in filed_names else None
             if posted is None and filed is None:
                 if self._under_way.pop(kind, None) is not None:
                     kind.idle(part)
@@ -593,6 +603,13 @@ class CommandServer:
                 # A loop that rests would come to the other after its rest.
                 if posted is not None and filed is not None:
                     self._queue.wake()
+
+    def _filed_names(self) -> Sequence[str]:
+        """Return the names of what other processes have left: one look for all types."""
+        try:
+            return os.listdir(self._folder)
+        except (FileNotFoundError, NotADirectoryError):  # nobody can have asked for anything
+            return ()
 
     def tidy(self) -> None:
         """Remove answers that nobody has taken."""

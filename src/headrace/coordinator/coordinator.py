@@ -117,15 +117,15 @@ class Coordinator:
         self._limits = limits or EpochLimits()
         self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self.receivers = SinkCommitter(plan, storage, clock)
-        self._executor = EpochExecutor(
-            self, self._writer, runner=runner, storage=storage, bus=bus, clock=clock
-        )
-        self.story = JobEventLog(JobEventFile(storage.root), clock)
-        self._time = EpochClock(clock, storage.root, storage.files, self.story)
+        self._executor = EpochExecutor(self, self._writer, runner=runner, storage=storage, bus=bus)
+        self.event_log = JobEventLog(JobEventFile(storage.root), clock)
+        self._time = EpochClock(clock, storage.root, storage.files, self.event_log)
         self.standbys_wanted: dict[str, int] = {}
-        self.members = ClusterMembers(self._limits.placement, runner, clock, story=self.story)
+        self.members = ClusterMembers(
+            self._limits.placement, runner, clock, event_log=self.event_log
+        )
         self.host_commands = HostCommands(
-            self, writer=self._writer, members=self.members, runner=runner, clock=clock
+            self, writer=self._writer, members=self.members, runner=runner
         )
         self.commands = CommandQueue(clock)
         self._serving = CommandServer(storage.root, storage.files, clock, self.commands)
@@ -171,7 +171,7 @@ class Coordinator:
         return self._writer.generation
 
     def successor(self) -> NotOwnerError | None:
-        """Return the refusal that tells who has taken over, where that is known."""
+        """Return the refusal that names who has taken over, where that is known."""
         return self._writer.successor()
 
     @property
@@ -181,7 +181,7 @@ class Coordinator:
 
     @property
     def has_ended(self) -> bool:
-        """Say whether the run is over for good; False before ``start``."""
+        """Say whether the run has ended; False before ``start``."""
         return self.has_state and self.state.ended
 
     def start(self) -> None:
@@ -194,8 +194,8 @@ class Coordinator:
         Raises:
             InvalidInputError: the graph changed in a way that the state cannot follow.
             CorruptDataError: a manifest is damaged or missing.
-            ReceiverAwayError: a sink does not answer. Call again: this driver goes on where it
-                stands, with the same generation.
+            ReceiverAwayError: a sink does not answer. Call again: this driver continues where it
+                is, with the same generation.
             NotOwnerError: another driver lives, or has taken over since the last call.
         """
         try:
@@ -218,7 +218,7 @@ class Coordinator:
         create_outputs(self._plan, self._bus, self._writer.fence)
         if not self._writer.has_begun:
             lineage = self._clock.new_id()
-            self.receivers.begin(self.generation, lineage)  # told before the job is there
+            self.receivers.begin(self.generation, lineage)  # they know before the job is there
             self._create_job(lineage)
         self._adopt()
         self._recount()
@@ -336,7 +336,7 @@ class Coordinator:
             self._writer.publish_end(until)
 
     def _recount(self) -> None:
-        """After a rescale the state tells how many tasks there are, not the settings."""
+        """After a rescale the state says how many tasks there are, not the settings."""
         if self.state.rescaled_at >= 0:
             self._plan = with_task_counts(self._plan, self.state.task_counts)
 
@@ -354,7 +354,7 @@ class Coordinator:
             InvalidInputError: no such stage, or a number that cannot be.
             NotOwnerError: a newer driver has taken over; stop.
         """
-        if commit_rescale(self._writer, tasks, stage, self._clock, self.publish):
+        if commit_rescale(self._writer, tasks, stage, self.publish):
             self._recount()
             self.locate_slots()  # they release the stores of other groups
         return self.state
@@ -454,7 +454,7 @@ class Coordinator:
             NotOwnerError: a newer driver has taken over; stop.
             UnavailableError: slots could not be brought to their stores; try again.
             ReceiverAwayError: a sink does not answer. The epoch is committed, and waits for it;
-                the next call hands it on first.
+                the next call passes it on first.
             InvalidInputError: the user's code or data; nothing of the epoch is visible.
         """
         done = self._executor.execute(force=force)
@@ -463,7 +463,7 @@ class Coordinator:
     def _summed_up(self, done: ExecutedEpoch) -> EpochSummary:
         run, timings, state = done.run, done.timings, self._writer.state
         self.members.committed(run.context, state)
-        self.story.ran(run.observed.slots, state)
+        self.event_log.ran(run.observed.slots, state)
         self.host_commands.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
         timings["total"] = round((self._clock.monotonic() - done.began) * 1000, 2)
@@ -502,7 +502,7 @@ class Coordinator:
         due = next_wall_deadline(state)
         is_due = ranges or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
-            self.locate_slots(MisplacedError("slots have gone or come"))
+            self.locate_slots(MisplacedError("slots have left or joined"))
         if self._inputs.shown is not None:
             self._inputs.shown.show(self._plan, state, streams, is_idle=not is_due)
         if not is_due and not self.members.needs_placement:
@@ -539,7 +539,7 @@ class Coordinator:
                 self._copier.observe(state)
             self._kept.observe(state)
         if noted or not is_published:
-            self.story.observe(state, noted)
+            self.event_log.observe(state, noted)
         if is_published:
             return 0
         rows = publish_internal_streams(

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from headrace.clock import Clock
 from headrace.coordinator.host_state import ClusterEvent, EventKind, Hosts, HostState, recent_events
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import FencedManifestWriter
@@ -155,7 +154,6 @@ def with_drained(state: JobState, host: str, *, undo: bool) -> JobState:
 def commit_drain(
     writer: FencedManifestWriter,
     named: str,
-    clock: Clock,
     publish: Callable[[], object],
     hosts: Callable[[JobState], Mapping[str, HostState]] = lambda state: state.hosts,
     *,
@@ -166,7 +164,6 @@ def commit_drain(
     Args:
         writer: that has begun.
         named: the host, as ``find_host`` takes it.
-        clock: for when it was.
         publish: brings out the outputs of the last epoch, unless that was done.
         hosts: those that the job knows by now.
         undo: that it is not any more.
@@ -183,8 +180,8 @@ def commit_drain(
         if after is before:
             return host
         what = EventKind.UNDRAIN if undo else EventKind.DRAIN
-        story = recent_events(after.story, [ClusterEvent(clock.now_ms(), what, host)])
-        if writer.publish_next(msgspec.structs.replace(after, story=story)):
+        events = recent_events(after.story, [ClusterEvent(writer.clock.now_ms(), what, host)])
+        if writer.publish_next(msgspec.structs.replace(after, story=events)):
             fault("drain.committed")
             return host
 
@@ -192,7 +189,6 @@ def commit_drain(
 def commit_cordons(
     writer: FencedManifestWriter,
     cordons: Collection[CordonedHost],
-    clock: Clock,
     publish: Callable[[], object],
     hosts: Callable[[JobState], Mapping[str, HostState]],
 ) -> bool:
@@ -201,7 +197,6 @@ def commit_cordons(
     Args:
         writer: that has begun.
         cordons: hosts that all jobs are to leave, whether the job knows them or not.
-        clock: for when it was.
         publish: brings out the outputs of the last epoch, unless that was done.
         hosts: those that the job knows by now.
 
@@ -215,11 +210,11 @@ def commit_cordons(
         if not changed:
             return False
         publish()
-        now = clock.now_ms()
+        now = writer.clock.now_ms()
         whats = {True: EventKind.DRAIN, False: EventKind.UNDRAIN}
         news = [ClusterEvent(now, whats[after[name].drained], name, ALL_JOBS) for name in changed]
-        state, story = writer.state, recent_events(writer.state.story, news)
-        if writer.publish_next(msgspec.structs.replace(state, hosts=after, story=story)):
+        state, events = writer.state, recent_events(writer.state.story, news)
+        if writer.publish_next(msgspec.structs.replace(state, hosts=after, story=events)):
             fault("drain.committed")
             return True
 

@@ -99,7 +99,7 @@ class DriverLifecycle:
     Args:
         phase: what it does.
         action: what is to be done now; nothing while it is starting.
-        ended: the job has, for good.
+        ended: the job has.
     """
 
     phase: DriverPhase = DriverPhase.STARTING
@@ -255,7 +255,7 @@ class JobControl:
     """What others may ask of a running job, from any thread or signal handler.
 
     ``stop`` ends it after the epoch under way; ``finish`` makes it read its inputs to the ends
-    they have at that moment, close all windows, and end for good; while ``paused`` is set, no
+    they have at that moment, close all windows, and end; while ``paused`` is set, no
     epoch begins, nor while ``merging`` is, for somebody merges into the job. ``fenced`` says why it
     is stopped: another driver has taken over.
     """
@@ -373,9 +373,9 @@ def _run_epochs(
                 commands.looked()
                 before, lifecycle = lifecycle.phase, lifecycle.after(control.signals())
                 if lifecycle.phase is DriverPhase.PAUSED is not before:
-                    coordinator.story.record(*(MERGING if control.merging.is_set() else PAUSED))
+                    coordinator.event_log.record(*(MERGING if control.merging.is_set() else PAUSED))
                 if before is DriverPhase.PAUSED is not lifecycle.phase:
-                    coordinator.story.record(*RESUMED)
+                    coordinator.event_log.record(*RESUMED)
                 continue
             case DriverAction.SERVE:
                 retry.retry_while_blocked(coordinator.serve_requests)

@@ -483,7 +483,7 @@ class EpochRun:
             counts |= {**self.standbys.counts, **self.placing.counts}
             operators = {name: deterministic_counts(own) for name, own in self.operators.items()}
             standbys = self.standbys.changes()
-            story = self.placing.story(self.tasks, standbys, self.time_ms)
+            story = self.placing.host_events(self.tasks, standbys, self.time_ms)
         if has_offsets:
             counts["in"] = self.rows_read(inner=False)
         return Manifest(

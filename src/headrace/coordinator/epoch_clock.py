@@ -36,12 +36,14 @@ class EpochClock:
         clock: of the driver.
         root: of the job's storage.
         files: the file system.
-        story: gets doubts.
+        event_log: gets doubts.
     """
 
-    def __init__(self, clock: SteadyClock, root: Path, files: Files, story: JobEventLog) -> None:
-        self._clock, self._root, self._files, self._story = clock, root, files, story
-        self._told = False
+    def __init__(
+        self, clock: SteadyClock, root: Path, files: Files, event_log: JobEventLog
+    ) -> None:
+        self._clock, self._root, self._files, self._event_log = clock, root, files, event_log
+        self._is_reported = False
 
     def begin(self, written: Path, time_ms: int | None) -> None:
         """Compare the clock with what else is known when a driver starts.
@@ -67,13 +69,13 @@ class EpochClock:
             self._clock.believe(believed)
 
     def now_ms(self) -> int:
-        """Return the time that is believed, and tell when that begins to differ from the clock."""
+        """Return the time that is believed; report when that begins to differ from the clock."""
         now, doubt = self._clock.now_ms(), self._clock.doubt
-        if doubt is not None and not self._told:
-            self._story.record("clock", doubt_text(doubt))
-        elif doubt is None and self._told:
-            self._story.record("clock", "the clock is right again, or was accepted")
-        self._told = doubt is not None
+        if doubt is not None and not self._is_reported:
+            self._event_log.record("clock", doubt_text(doubt))
+        elif doubt is None and self._is_reported:
+            self._event_log.record("clock", "the clock is right again, or was accepted")
+        self._is_reported = doubt is not None
         return now
 
     def _skew_ms(self) -> int:

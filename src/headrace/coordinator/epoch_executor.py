@@ -14,7 +14,6 @@ from functools import partial
 from typing import Protocol
 
 from headrace.bus.bus import Bus
-from headrace.clock import Clock
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
 from headrace.coordinator.epoch_records import save_failed
 from headrace.coordinator.host_commands import revoke_moved_tasks
@@ -126,11 +125,10 @@ class EpochExecutor:
 
     Args:
         driver: plans, publishes and sweeps.
-        writer: of the driver.
+        writer: of the driver, whose clock it uses.
         runner: of the slots.
         storage: of the job.
         bus: outputs.
-        clock: for names, waiting, and how long each step takes.
     """
 
     def __init__(
@@ -141,10 +139,9 @@ class EpochExecutor:
         runner: Runner,
         storage: JobStorage,
         bus: Bus,
-        clock: Clock,
     ) -> None:
         self._driver, self._writer, self._runner = driver, writer, runner
-        self._storage, self._bus, self._clock = storage, bus, clock
+        self._storage, self._bus, self._clock = storage, bus, writer.clock
         self._pending: deque[Callable[[], int]] = deque()
         self.done: ExecutedEpoch | None = None
         """What came of the steps; ``None``: there was nothing to do, or they are under way."""

@@ -101,7 +101,7 @@ class StickyAssignment:
         """Say whether slots may have stores open."""
         return self._is_open
 
-    def let_go(self) -> None:
+    def released(self) -> None:
         """Note that no slot has any store open; tasks are to keep their seats all the same."""
         self._left.clear()
         self._is_open = False
@@ -525,7 +525,7 @@ class EpochPlacement:
         if seats.is_released and not may_move:
             seats.standing = StandingPlacement(self._plan, self._slots, self._found, tasks)
 
-    def story(
+    def host_events(
         self, tasks: Mapping[str, TaskChange], standbys: Standbys, time_ms: int
     ) -> tuple[ClusterEvent, ...]:
         """Return what happened to hosts since the last epoch, and by this one.

@@ -63,7 +63,7 @@ def _input_reads(plan: JobPlan) -> list[InputRead]:
 
 
 class PendingPartition(NamedTuple):
-    """A partition with news: where reading goes on, and how many rows there are."""
+    """A partition with new rows: where reading continues, and how many rows there are."""
 
     read: InputRead
     wanted: InputRange

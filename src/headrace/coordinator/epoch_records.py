@@ -189,10 +189,10 @@ class EpochLimits:
 class EpochSummary:
     """What one epoch did; times are milliseconds of the driver's clock.
 
-    ``copy`` tells how far the copy in job_dir is behind, where epochs commit elsewhere.
+    ``copy`` says how far the copy in job_dir is behind, where epochs commit elsewhere.
     ``merged_bytes`` are in files that now stand for several; ``merge_problems`` say, task by
     task, why the last try at that failed, which harms nothing but how quick a restart is. ``job``
-    is that of the part. ``observed`` is what the slots told beside.
+    is that of the part. ``observed`` is what the slots reported beside it.
     """
 
     epoch: int

@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from headrace.clock import Clock
 from headrace.coordinator.commands import Drain, Request, Restart, RestartAnswer
 from headrace.coordinator.drain import CordonedHosts, commit_cordons, commit_drain, find_host
 from headrace.coordinator.epoch import EpochRun, MisplacedError, Runner
@@ -170,7 +169,6 @@ class HostCommands:
         writer: of the driver.
         members: the hosts of the job.
         runner: of the slots.
-        clock: for when it was.
     """
 
     def __init__(
@@ -180,10 +178,9 @@ class HostCommands:
         writer: FencedManifestWriter,
         members: ClusterMembers,
         runner: Runner,
-        clock: Clock,
     ) -> None:
         self._driver = driver
-        self._writer, self._members, self._runner, self._clock = writer, members, runner, clock
+        self._writer, self._members, self._runner = writer, members, runner
         self._looked_s = -CORDON_LOOK_S
         self._looked_for: tuple[Slot, ...] = ()
         self._asked = ""
@@ -191,7 +188,7 @@ class HostCommands:
 
     def follow(self, cordons: CordonedHosts, *, now: bool = False) -> None:
         """Take over which hosts are to be empty of all jobs, looking now and then, or ``now``."""
-        slots, at = self._members.slots, self._clock.monotonic()
+        slots, at = self._members.slots, self._writer.clock.monotonic()
         is_known = slots == self._looked_for and at < self._looked_s + CORDON_LOOK_S
         if self._writer.state.ended or (is_known and not now):
             return
@@ -200,8 +197,7 @@ class HostCommands:
             noted = cordons.read()
         except OSError:  # marks stay as they are; no job ends for that
             return
-        given = self._writer, noted, self._clock, self._driver.publish, self._hosts
-        if commit_cordons(*given):
+        if commit_cordons(self._writer, noted, self._driver.publish, self._hosts):
             self._members.needs_placement = True
 
     def drain(self, command: Drain, cordons: CordonedHosts) -> str:
@@ -217,8 +213,9 @@ class HostCommands:
         if command.everywhere:
             self.follow(cordons, now=True)
             return find_host(self._hosts(self._writer.state), command.named)
-        given = self._writer, command.named, self._clock, self._driver.publish, self._hosts
-        host = commit_drain(*given, undo=command.undo)
+        host = commit_drain(
+            self._writer, command.named, self._driver.publish, self._hosts, undo=command.undo
+        )
         self._members.needs_placement = True
         return host
 

@@ -24,7 +24,7 @@ MOVED, LOST = f"{PLACEMENT}moved", f"{PLACEMENT}lost"
 """What is counted: tasks that left a host that was there, and tasks that lost theirs."""
 
 MISSED, STANDBYS_MISSED = f"{PLACEMENT}missed", f"{PLACEMENT}missed_standbys"
-"""Tasks, and standbys, whose host or slots of it were gone, for good or back in time."""
+"""Tasks, and standbys, whose host or slots of it were gone, even if they came back in time."""
 
 
 class HostState(msgspec.Struct, frozen=True, array_like=True):
@@ -92,10 +92,10 @@ def merge_hosts(hosts: Mapping[str, HostState], changes: Mapping[str, HostState]
 
 
 def recent_events(
-    story: Sequence[ClusterEvent], more: Sequence[ClusterEvent]
+    events: Sequence[ClusterEvent], more: Sequence[ClusterEvent]
 ) -> tuple[ClusterEvent, ...]:
     """Return the last things that happened."""
-    return (*story, *more)[-MAX_EVENTS:] if more else tuple(story)
+    return (*events, *more)[-MAX_EVENTS:] if more else tuple(events)
 
 
 FormerHosts = tuple[tuple[str, int], ...]

@@ -180,7 +180,7 @@ class JobEventLog:
             self.record("ended", f"the job ended, in epoch {state.epoch}")
 
     def _catch_up(self, state: JobState) -> None:
-        """Tell what a driver before committed and did not come to tell."""
+        """Report what a driver before committed and could not report."""
         reported = max((one.time_ms for one in self._log.read()), default=0)
         self._report_all((one for one in state.story if one.time_ms > reported), state)
 
@@ -231,8 +231,8 @@ def job_events(folders: Iterable[Path], since_ms: int = 0) -> list[JobEvent]:
     return merge_events(JobEventFile(folder).read(since_ms) for folder in folders)
 
 
-def merge_events(stories: Iterable[Iterable[JobEvent]]) -> list[JobEvent]:
-    """Return the events of the parts of a job as one story; each part has the same drivers."""
-    first, *others = [list(story) for story in stories]
-    more = [one for story in others for one in story if one.kind not in _SHARED_KINDS]
+def merge_events(logs: Iterable[Iterable[JobEvent]]) -> list[JobEvent]:
+    """Return the events of the parts of a job as one log; each part has the same drivers."""
+    first, *others = [list(log) for log in logs]
+    more = [one for log in others for one in log if one.kind not in _SHARED_KINDS]
     return sorted([*first, *more], key=lambda one: one.time_ms)

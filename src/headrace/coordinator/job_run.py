@@ -118,7 +118,7 @@ class CancellableRunner(Runner, Protocol):
     """A runner whose level another thread can drop."""
 
     def cancel(self) -> None:
-        """Drop the level that is running, and run no other; for good."""
+        """Drop the level that is running, and run no other from now on."""
         ...
 
     def fail(self, error: HeadraceError) -> None:
@@ -296,7 +296,7 @@ class JobRun:
 
 @contextmanager
 def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
-    """Let the story of a job have how its run ended, where no manifest says so.
+    """Record in the event log of a job how its run ended, where no manifest says so.
 
     A driver that was taken over may find that in many ways: by a look at the storage, or by the
     refusal of a stream, a folder or a sink. All have the same words for it, with who follows.
@@ -309,10 +309,10 @@ def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
         yield
     except NotOwnerError as error:
         if not part.generation:  # it has not come to drive the job
-            part.story.record("failed", f"the driver ended: {error.code}: {error.message}")
+            part.event_log.record("failed", f"the driver ended: {error.code}: {error.message}")
             raise
         known = part.successor()
-        part.story.record(*_taken_over(known or error))
+        part.event_log.record(*_taken_over(known or error))
         if known is None:
             raise
         known.also = error.also
@@ -320,15 +320,15 @@ def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
     except DroppedError:
         lost = part.successor() if control.fenced.is_set() else None
         dropped = "stopped", "the driver stopped, and dropped the epoch under way"
-        part.story.record(*(_taken_over(lost) if lost else dropped))
+        part.event_log.record(*(_taken_over(lost) if lost else dropped))
         raise
     except HeadraceError as error:
-        part.story.record("failed", f"the driver ended: {error.code}: {error.message}")
+        part.event_log.record("failed", f"the driver ended: {error.code}: {error.message}")
         raise
     if control.stop.is_set() and not part.has_ended:
         lost = part.successor() if control.fenced.is_set() else None
         asked = "stopped", "the driver stopped, as requested"
-        part.story.record(*(_taken_over(lost) if lost else asked))
+        part.event_log.record(*(_taken_over(lost) if lost else asked))
 
 
 def _taken_over(lost: NotOwnerError) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 Below the job's folder: ``manifests``, ``generations``, ``plans`` and ``tables`` (by digest),
 and, all named by epoch, generation, slot and attempt: ``orders``, ``exchange``, ``segment``,
-``snapshot`` and ``output``. ``job_storages`` tells the storage that epochs commit to from its
-copy.
+``snapshot`` and ``output``. ``job_storages`` distinguishes the storage that epochs commit to from
+its copy.
 """
 
 from __future__ import annotations

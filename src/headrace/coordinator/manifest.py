@@ -72,7 +72,7 @@ NO_COMPACTION = PendingCompaction()
 class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is committed for one task.
 
-    ``epoch`` and ``attempt`` tell which changes its stores must hold. ``snapshots`` are what
+    ``epoch`` and ``attempt`` say which changes its stores must hold. ``snapshots`` are what
     a store begins with, to be applied one after the other by key groups: none, one, or after
     a change of task count several, which may hold deletions and be of another lineage. After
     them it stands at ``snapshot_epoch`` and ``snapshot_attempt``; ``segments`` are the changes
@@ -197,7 +197,7 @@ def state_bytes(task: TaskState) -> int:
     """Return about how much the live entries of a task take, as its files hold them.
 
     A task describes its stores as they were before the epoch that it ran, so the first changes of
-    all are taken as a whole.
+    all are taken together.
     """
     if not task.state_bytes and len(task.files) == 1:
         return task.segment_bytes + task.snapshot_bytes
@@ -355,7 +355,7 @@ class JobState(msgspec.Struct, frozen=True):
     ``identities`` has the identity of the stream of each input operator, and of each broadcast
     store, which its offsets are of; of what is not in it, as in older states, nothing is known.
     ``standbys`` are the copies of tasks' stores on other hosts; ``hosts`` those that tasks are
-    placed on, or were, by identity, and ``story`` what became of them lately. ``run`` counts how
+    placed on, or were, by identity, and ``story`` their latest events. ``run`` counts how
     often the job was begun without state.
     """
 

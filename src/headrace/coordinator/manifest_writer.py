@@ -154,7 +154,9 @@ class FencedManifestWriter:
         copier: BackupCopier | None = None,
         group: JobGeneration | None = None,
     ) -> None:
-        self._job, self._log, self._bus, self._clock = job, log, bus, clock
+        self._job, self._log, self._bus = job, log, bus
+        self.clock = clock
+        """Gives what is committed its time and names."""
         self._copier, self._group = copier, group
         self._state: JobState | None = None
         self.generation = 0
@@ -198,7 +200,7 @@ class FencedManifestWriter:
         above = max(above, 0 if self._copier is None else self._copier.restore_from_copy())
         above = max(above, self._bus.fenced(self._job))
         if self._group is None:
-            self.generation = self._log.take_generation(holder_here(self._clock), above)
+            self.generation = self._log.take_generation(holder_here(self.clock), above)
         else:
             self.generation = self._group.take(self._job, self._log, above)
         self.fence = Fence(self._job, self.generation)
@@ -300,7 +302,7 @@ class FencedManifestWriter:
                 lineage=state.lineage,
                 generation=self.generation,
                 epoch=state.epoch + 1,
-                time_ms=max(self._clock.now_ms(), state.time_ms),
+                time_ms=max(self.clock.now_ms(), state.time_ms),
                 previous=state.digest,
                 until=until,
             )
@@ -313,7 +315,7 @@ class FencedManifestWriter:
             state,
             generation=self.generation,
             epoch=before.epoch + 1,
-            time_ms=max(self._clock.now_ms(), before.time_ms),
+            time_ms=max(self.clock.now_ms(), before.time_ms),
             outputs=(),
             sinks=(),
         )

@@ -211,7 +211,7 @@ MAX_DOUBLINGS = 6
 @dataclass(frozen=True)
 class _LastHeartbeat:
     executor: str
-    sign: str | None
+    heartbeat: str | None
     at: float
 
 
@@ -261,7 +261,7 @@ class FailureDetector:
         self._answered = {one for one in self._answered if one[0] not in slots}
 
     def look(
-        self, now: float, running: Mapping[int, str], signs: Mapping[int, str], others: int
+        self, now: float, running: Mapping[int, str], heartbeats: Mapping[int, str], others: int
     ) -> dict[str, float]:
         """Return the executors that have been silent for too long, and for how long.
 
@@ -271,7 +271,7 @@ class FailureDetector:
         Args:
             now: the time.
             running: by number, the executor of each slot that has not answered yet.
-            signs: what those have last said that have said anything; a new sign differs.
+            heartbeats: what those have last said that have said anything; a new heartbeat differs.
             others: executors without a slot that runs.
         """
         looked = now if self._looked is None else self._looked
@@ -281,15 +281,17 @@ class FailureDetector:
         heard: dict[int, _LastHeartbeat] = {}
         for slot, executor in running.items():
             before = self._heard.get(slot)
-            sign = signs.get(slot)
+            heartbeat = heartbeats.get(slot)
             if before is None or before.executor != executor:
-                before = _LastHeartbeat(executor, sign, now if is_late or sign else looked)
-            elif sign is not None and sign != before.sign:
-                before = _LastHeartbeat(executor, sign, now)
+                before = _LastHeartbeat(
+                    executor, heartbeat, now if is_late or heartbeat else looked
+                )
+            elif heartbeat is not None and heartbeat != before.heartbeat:
+                before = _LastHeartbeat(executor, heartbeat, now)
             elif is_late:
-                before = _LastHeartbeat(executor, sign, before.at + now - looked)
+                before = _LastHeartbeat(executor, heartbeat, before.at + now - looked)
             heard[slot] = before
-            is_known = sign is not None or (slot, executor) in self._answered
+            is_known = heartbeat is not None or (slot, executor) in self._answered
             limit = self.limit_s if is_known else max(self.limit_s, FIRST_TIMEOUT_S)
             if now - before.at >= limit:
                 silent[executor] = max(silent.get(executor, 0.0), now - before.at)
@@ -339,7 +341,7 @@ class ClusterMembers:
         runner: of the slots.
         clock: for waiting.
         notify: called with a line when a host is lost, waited for, or back.
-        story: of the job; it has who is waited for while that is so.
+        event_log: of the job; it has who is waited for while that is so.
     """
 
     def __init__(
@@ -349,9 +351,9 @@ class ClusterMembers:
         clock: Clock,
         notify: Callable[[str], None] = lambda line: None,
         *,
-        story: JobEventLog | None = None,
+        event_log: JobEventLog | None = None,
     ) -> None:
-        self._rules, self._runner, self._clock, self._story = rules, runner, clock, story
+        self._rules, self._runner, self._clock, self._event_log = rules, runner, clock, event_log
         self.notify = notify
         self._members = Membership(rules)
         self.slots: tuple[Slot, ...] = ()
@@ -400,14 +402,14 @@ class ClusterMembers:
                     self._say_waiting(state, action)
                 self._clock.sleep(min(POLL_S, max(0.0, action.until_s - self._clock.monotonic())))
         self.slots = self._members.slots
-        self.seats.let_go()
+        self.seats.released()
         self._count_gone(state, gone.union(action.lost))
         self._tell_of(state, action)
         self.needs_placement = True
         return list(slots)
 
     def _count_gone(self, state: JobState, gone: Collection[str]) -> None:
-        """Count what was on hosts that were gone, for good or back in time."""
+        """Count what was on hosts that were gone, whether or not they came back in time."""
         standbys = (one.host for held in state.standbys.values() for one in held)
         self._missed[MISSED] += sum(task.host in gone for task in state.tasks.values())
         self._missed[STANDBYS_MISSED] += sum(host in gone for host in standbys)
@@ -418,9 +420,9 @@ class ClusterMembers:
         missing = f"host {names} is missing, or some of its slots"
         waits = f"its tasks wait for it for up to {left:.1f} s"
         self.notify(f"{missing}; {waits} (placement.wait_s)")
-        if self._story is not None:
-            self._story.observe(state, self.noted)
-            self._story.record(WAITING, f"{missing}: {waits}")
+        if self._event_log is not None:
+            self._event_log.observe(state, self.noted)
+            self._event_log.record(WAITING, f"{missing}: {waits}")
 
     def _tell_of(self, state: JobState, action: PlaceTasks) -> None:
         addresses = {slot.host: slot.address for slot in action.slots}

@@ -437,7 +437,7 @@ def check_sinks_confirmed(state: JobState, root: Path) -> None:
         names = sorted({part.operator for part in state.sinks})
         raise InvalidInputError(
             f"epoch {state.epoch} of job {state.job!r} sent rows to sinks {names}, which have not "
-            "confirmed them yet; start the job, which hands them on, stop it, and try again",
+            "confirmed them yet; start the job, which passes them on, stop it, and try again",
             job=state.job,
             epoch=state.epoch,
         )

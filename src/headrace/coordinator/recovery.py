@@ -116,7 +116,7 @@ class RecoveryWatch:
     def stalled(self) -> RecoveryStalledError | None:
         """Return the error of a slot that has not moved for too long, if there is one.
 
-        Looks at nothing but what ``look`` saw, so it can tell also when the disk hangs.
+        Looks at nothing but what ``look`` saw, so it also answers when the disk hangs.
         """
         now = self.clock.monotonic()
         for one in self._seen.values():
@@ -125,7 +125,7 @@ class RecoveryWatch:
             said = one.said
             return RecoveryStalledError(
                 f"recovery of task {said.task} of stage {said.stage!r} has not moved for "
-                f"{self.timeout_s:.0f} s, at {said.file}; look whether its disk answers and no "
+                f"{self.timeout_s:.0f} s, at {said.file}; check whether its disk answers and no "
                 "stopped process holds it, then run again, or raise state.recovery_timeout_s",
                 stage=said.stage,
                 task=said.task,

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.epoch_ranges import task_name
 from headrace.coordinator.manifest import JobState, TaskState, begin_lineage
@@ -228,7 +227,6 @@ def commit_rescale(
     writer: FencedManifestWriter,
     tasks: int,
     stage: str | None,
-    clock: Clock,
     publish: Callable[[], object],
 ) -> bool:
     """Commit a rescale; False when the job has so many tasks already.
@@ -237,7 +235,6 @@ def commit_rescale(
         writer: that has begun.
         tasks: of each keyed stage, or of the one that is named.
         stage: its name; all when left out.
-        clock: for the name of the lineage.
         publish: brings out the outputs of the last epoch, unless that was done.
 
     Raises:
@@ -251,7 +248,7 @@ def commit_rescale(
         if counts == state.task_counts:
             return False
         fault("rescale.published")
-        if writer.publish_next(rescaled_state(state, counts, clock.new_id())):
+        if writer.publish_next(rescaled_state(state, counts, writer.clock.new_id())):
             fault("rescale.committed")
             return True
 

@@ -443,7 +443,7 @@ def _holds(expected: pa.DataType, column: pa.DataType) -> bool:
 def with_message_class(wrong: list[str], operator: Operator) -> Operator:
     """Return an operator with what its function takes messages as; notes a mistake of that.
 
-    Of a factory only a class tells, or ``functools.partial`` of one.
+    Of factories, only a class shows it, or ``functools.partial`` of one.
     """
     function = operator.message_function
     if not callable(function):

@@ -139,7 +139,7 @@ class Order(NamedTuple):
 class FirstRows(Aggregate):
     """The first ``k`` rows by an order, as a list of structs of ``names``.
 
-    Of rows that the order does not tell apart, the other columns decide, least first: so the result
+    Of rows that are equal in the order, the other columns decide, least first: so the result
     is the same for any order of arrival.
     """
 

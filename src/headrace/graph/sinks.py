@@ -121,7 +121,7 @@ class Receiver(ABC):
             ReceiverAwayError: it does not answer.
             InvalidInputError: its rows cannot be returned.
         """
-        raise InternalError("the receiver does not tell what it has")
+        raise InternalError("the receiver does not return what it has")
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Close what is open; a later commit opens it again."""

@@ -522,7 +522,7 @@ def _columns(
 
 def _check_untold(wrong: list[str], returns: Any, uses: Any) -> None:
     if returns is not None or uses is not None:
-        wrong.append("returns= and uses= are for functions; expressions tell their own")
+        wrong.append("returns= and uses= are for functions; those of expressions are known")
 
 
 def _expressions(wrong: list[str], what: str, given: Sequence[Any]) -> tuple[pl.Expr, ...]:
@@ -570,7 +570,7 @@ class RoutingTransforms(StreamBase):
                 wrong.append(f"branch {DEFAULT!r} has the rows that no other takes: rename it")
             made = tuple(_branch(wrong, *branch) for branch in branches.items())
             if uses is not None and not any(branch.function for branch in made):
-                wrong.append("uses= is for functions; expressions tell their own columns")
+                wrong.append("uses= is for functions; the columns of expressions are known")
             return Split(chosen, (self.name,), site, made, checked_uses(wrong, uses))
 
         whole = self._add("split", name, make, self.keys, on_error)

@@ -43,7 +43,7 @@ class TopicAddress:
     """A topic, and how it is reached.
 
     Args:
-        servers: hosts and ports, apart by commas.
+        servers: hosts and ports, separated by commas.
         topic: its name.
         options: of ``OPTIONS``.
         client: settings of the client, by librdkafka's names; secrets by their places.

@@ -173,8 +173,8 @@ def pipe(  # noqa: PLR0913, PLR0917 - one for each option
     that exits with 0 wants no more rows.
 
     **Exit codes.** 0: `--until` is reached, or clients exited with 0. A client's own code if it
-    failed for good, 128 + N for signal N, 124 if it hung. 130: Ctrl-C or SIGTERM, after a last
-    checkpoint; a second one kills the clients.
+    failed after all restarts, 128 + N for signal N, 124 if it hung. 130: Ctrl-C or SIGTERM, after a
+    last checkpoint; a second one kills the clients.
 
     Guide: pipes.
 

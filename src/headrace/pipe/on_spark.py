@@ -191,7 +191,7 @@ class SparkPipe:
             What became of each partition. Rows of slots that were lost are not counted.
 
         Raises:
-            ClientFailedError: clients of a partition fail for good; the others were stopped.
+            ClientFailedError: clients of a partition fail after all restarts; others were stopped.
             HeadraceError: the bus, the disk or Spark does.
             KeyboardInterrupt: it came while this waited; clients were killed.
         """

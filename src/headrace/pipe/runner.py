@@ -218,7 +218,7 @@ class PartitionPipe:
         """Feed clients until the end, or until the pipe is stopped.
 
         Raises:
-            ClientFailedError: clients fail for good.
+            ClientFailedError: clients fail after all restarts.
             HeadraceError: the bus or the disk does.
         """
         while not self._is_closed:
@@ -609,7 +609,7 @@ class Pipe:
             What became of each partition.
 
         Raises:
-            ClientFailedError: clients of a partition fail for good; the others were stopped.
+            ClientFailedError: clients of a partition fail after all restarts; others were stopped.
             HeadraceError: the bus or the disk does.
             KeyboardInterrupt: it came while this waited; clients were killed.
         """

@@ -225,7 +225,7 @@ def with_combiner(exchange: Exchange, operators: Mapping[str, Operator]) -> Exch
         for part, kind in aggregate.partial_types(users).items()
     ]
     if {field.name for field in partials} & set(users.names):
-        return exchange  # who reads could not tell them from rows
+        return exchange  # readers could not distinguish them from rows
     keys = [users.field(key) for key in exchange.keys]
     schema = pa.schema([*keys, *partials, *hidden])
     return replace(exchange, combined=Combined(reader, schema))

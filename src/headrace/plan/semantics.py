@@ -69,12 +69,12 @@ def commit_rows(plan: JobPlan) -> list[str]:
     order = plan.commit_actions
     if len(order) == 1:
         return []
-    told = ["results in files"]
+    steps_text = ["results in files"]
     for act in order:
         parts = [one.words + " output" for one in sorted(act.outputs)]
         parts += [step.name.lower() for step in sorted(act.saves)]
-        told.append(" with ".join(parts) if len(parts) < 3 else ", ".join(parts) + " in one")
-    steps = ", ".join(f"{number} {text}" for number, text in enumerate(told, 1))
+        steps_text.append(" with ".join(parts) if len(parts) < 3 else ", ".join(parts) + " in one")
+    steps = ", ".join(f"{number} {text}" for number, text in enumerate(steps_text, 1))
     return [f"  commits in steps: {steps}"]
 
 
@@ -111,23 +111,23 @@ def _mistakes(plan: JobPlan) -> Iterator[str]:
     state = plan.state_semantics
     sites = {operator.name: operator.site for operator in plan.graph.operators}
 
-    def told(operator: str, text: str) -> str:
+    def weaker(operator: str, text: str) -> str:
         site = f" ({sites[operator]})" if str(sites[operator]) else ""
         return f"operator {operator!r}{site}: {text}"
 
     for binding in plan.sent:
         is_sink = isinstance(binding, SinkBinding)
         if is_sink and binding.semantics == Semantics.AT_LEAST_ONCE:
-            yield told(binding.operator, _SINK_LEAST)
+            yield weaker(binding.operator, _SINK_LEAST)
         elif (reason := refusal(state, binding.semantics)) is not None:
             if is_sink and state == Semantics.AT_LEAST_ONCE:
                 reason = f"{state} state does not go with sinks: {_SINK_LEAST.partition(';')[0]}"
-            yield told(binding.operator, reason)
+            yield weaker(binding.operator, reason)
     if state == Semantics.EXACTLY_ONCE:
         return
     for stage in plan.stages:
         for exchange in stage.feeds:
-            yield told(
+            yield weaker(
                 exchange.operator,
                 f'via="bus" cuts the job into parts, whose rows reach each other exactly once; '
                 f"that takes exactly_once state, found {state}",

@@ -76,7 +76,7 @@ def _column_starts(message: pa.Buffer, schema: pa.Schema) -> list[int]:
     """Where each column's bytes begin inside a serialised batch.
 
     Arrow writes the buffers of the columns one after the other; reading the message back
-    without a copy tells their addresses. An empty column begins where the next one does.
+    without a copy shows their addresses. An empty column begins where the next one does.
     """
     batch = pa.ipc.read_record_batch(message, schema)
     starts: list[int] = []

@@ -387,7 +387,7 @@ def hash_within(key: Hashes, whole: Hashes) -> Hashes:
 
     Args:
         key: hash of the key, or of each key.
-        whole: hash of the key and what tells apart what is kept under it.
+        whole: hash of the key and of what distinguishes the entries under it.
     """
     low = 0xFFFFFFFF
     placed: Hashes = (key - (key & low)) | (whole & low)

@@ -153,7 +153,7 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     found = set(map(type, values))
     is_nested = pa.types.is_nested(kind)
     if is_nested or (not found <= _BARE and any(issubclass(one, Enum) for one in found)):
-        with contextlib.suppress(TypeError):  # told by Arrow, or taken by it
+        with contextlib.suppress(TypeError):  # reported by Arrow, or accepted by it
             values = msgspec.to_builtins(values, builtin_types=_OWN)
     if _loses_within(kind, values):
         raise ValueError("Arrow would take it, and lose a part")
@@ -207,7 +207,7 @@ def _columns(messages: Sequence[Any], names: list[str], operator: str) -> list[S
         elif (kind is dict or issubclass(kind, tuple)) and set(map(len, messages)) == {len(names)}:
             take, keys = itemgetter, names if kind is dict else range(len(names))
         if take is not None:
-            with contextlib.suppress(AttributeError, KeyError):  # told below, with the message
+            with contextlib.suppress(AttributeError, KeyError):  # reported below, with the message
                 return [list(map(take(key), messages)) for key in keys]
     rows = [_row(message, names, operator) for message in messages]
     return list(zip(*rows, strict=True)) if rows else [()] * len(names)

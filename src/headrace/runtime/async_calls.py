@@ -294,8 +294,8 @@ class CallContext(Context):
         self._ask.check()
         turn, messages = self._turn, self._effects.messages
         if to is not None:
-            if to not in turn.parcels.sides:
-                raise turn.parcels.unknown(to)
+            if to not in turn.router.sides:
+                raise turn.router.unknown(to)
             message = To(to, message)
         messages.append(message)
         if turn.limits.rows is not None and len(messages) > turn.limits.rows:
@@ -318,7 +318,7 @@ COUNTS = {
 class CallRow:
     """A message, and what became of its call.
 
-    ``chunk`` and ``at`` are the row that it was made of; ``place`` tells it from all others.
+    ``chunk`` and ``at`` are the row that it was made of; ``place`` identifies it.
     """
 
     chunk: Chunk
@@ -450,7 +450,7 @@ class AsyncCalls:
             self._context_of(row, call, context)
         except CallTimeout as error:
             raise overdue_error(turn.operator, turn.limits.timeout_s, error, row.message) from error
-        except Exception as error:  # noqa: BLE001 - the user's, and told with its operator
+        except Exception as error:  # noqa: BLE001 - the user's, and reported with its operator
             self._end(row, call, error)
 
     def _await(self, row: CallRow, call: OpenCall, context: CallContext) -> None:
@@ -487,7 +487,7 @@ class AsyncCalls:
             error: BaseException | None = None
             try:
                 error = self._unsent(row, self._user.process(row.message, context))
-            except BaseException as raised:  # noqa: BLE001 - told in the thread of the loop
+            except BaseException as raised:  # noqa: BLE001 - raised in the thread of the loop
                 error = raised
             self._loop.post(partial(end, error))
 

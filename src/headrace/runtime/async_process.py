@@ -303,7 +303,7 @@ class AsyncNode(ProcessNode):
     def _unfit(self, row: CallRow) -> InvalidInputError | None:
         assert row.effects is not None
         try:
-            self._parcels.packed(row.effects.messages)
+            self._router.packed(row.effects.messages)
         except InvalidInputError as error:
             return error
         return None
@@ -319,12 +319,12 @@ class AsyncNode(ProcessNode):
         for rows in _by_chunk(sent):
             messages, places = emitted_rows(rows)
             try:
-                parcels = self._parcels.packed(messages)
+                batches = self._router.packed(messages)
             except InvalidInputError as error:
                 batch = rows[0].chunk.batch
-                raise self._parcels.told(error, messages, places, batch) from error
-            for parcel in parcels:
-                self.emit(parcel.of(rows[0].chunk, places), parcel.side)
+                raise self._router.refused(error, messages, places, batch) from error
+            for side_batch in batches:
+                self.emit(side_batch.of(rows[0].chunk, places), side_batch.side)
 
     @property
     def is_busy(self) -> bool:
@@ -422,13 +422,13 @@ class MessageId(NamedTuple):
 
 
 class MessageIds:
-    """Tells the messages of one operator apart, from pass to pass the same."""
+    """Identifies the messages of one operator, the same from pass to pass."""
 
     def __init__(self) -> None:
         self._seen: Counter[tuple[int, int]] = Counter()
 
     def of(self, chunk: Chunk) -> list[MessageId]:
-        """Return what tells each row from all others."""
+        """Return what identifies each row."""
         assert chunk.origins is not None
         found = []
         sources, offsets = chunk.origins.sources.tolist(), chunk.origins.offsets.tolist()
@@ -529,7 +529,7 @@ class SourceCallNode(ProcessNode):
         row.is_done = True
         if row.error is None and self.guard is not None and row.effects is not None:
             try:
-                self._parcels.packed(row.effects.messages)
+                self._router.packed(row.effects.messages)
             except InvalidInputError as error:
                 row.error = error
 
@@ -544,8 +544,8 @@ class SourceCallNode(ProcessNode):
             if self.guard is None:
                 raise row.error
         elif self.targets and row.effects is not None:
-            for parcel in self._parcels.packed(row.effects.messages):
-                self.emit(parcel.of(row.chunk, [row.at] * len(row.effects.messages)))
+            for side_batch in self._router.packed(row.effects.messages):
+                self.emit(side_batch.of(row.chunk, [row.at] * len(row.effects.messages)))
 
     def low(self, source: int) -> int | None:
         """Return the first offset with a call that has not ended; ``None``: all have."""
@@ -567,12 +567,12 @@ class SourceResultNode(Node):
 
     Args:
         ask: makes the calls.
-        parcels: where messages go.
+        router: where messages go.
     """
 
-    def __init__(self, ask: SourceCallNode, parcels: SideOutputRouter) -> None:
+    def __init__(self, ask: SourceCallNode, router: SideOutputRouter) -> None:
         super().__init__(ask.name)
-        self._ask, self._parcels = ask, parcels
+        self._ask, self._router = ask, router
         self._identities = MessageIds()
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
@@ -603,11 +603,11 @@ class SourceResultNode(Node):
             self.guard.take(chunk, refused)
         messages, places = emitted_rows(rows)
         try:
-            parcels = self._parcels.packed(messages)
+            batches = self._router.packed(messages)
         except InvalidInputError as error:
-            raise self._parcels.told(error, messages, places, chunk.batch) from error
-        for parcel in parcels:
-            self.emit(parcel.of(chunk, places), parcel.side)
+            raise self._router.refused(error, messages, places, chunk.batch) from error
+        for side_batch in batches:
+            self.emit(side_batch.of(chunk, places), side_batch.side)
 
     def _unlike(self) -> FunctionResultError:
         return FunctionResultError(

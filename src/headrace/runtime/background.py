@@ -69,7 +69,7 @@ class WorkHandle(Generic[T]):
             self._is_running = True
         try:
             self.result = self._work.run(self._dropped)
-        except Exception as error:  # noqa: BLE001 - told to the caller for the result
+        except Exception as error:  # noqa: BLE001 - raised in the caller of the result
             self.error = error
         with self._lock:
             self._is_running, self.is_done = False, True

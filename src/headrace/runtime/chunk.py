@@ -181,7 +181,7 @@ _NAME_BYTES = 5
 
 
 class OriginIds:
-    """Tells the numbers of partitions of inputs from those that are kept.
+    """Distinguishes the numbers of partitions of inputs from those that are kept.
 
     Args:
         streams: of the job's inputs, by number.

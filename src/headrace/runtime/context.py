@@ -233,7 +233,7 @@ class ProcessorCall:
         tables: broadcast stores, by name.
         limits: of each call.
         undo: takes back what a call changed that fails, where only its message is lost.
-        parcels: where messages go.
+        router: where messages go.
     """
 
     def __init__(
@@ -244,10 +244,10 @@ class ProcessorCall:
         tables: Mapping[str, BroadcastStore] | None = None,
         limits: CallLimits = NO_LIMITS,
         undo: CallRollback | None = None,
-        parcels: SideOutputRouter = NO_OUTPUTS,
+        router: SideOutputRouter = NO_OUTPUTS,
     ) -> None:
         self.task, self.stores, self.timers = task, dict(stores), timers
-        self.limits, self.undo, self.parcels = limits, undo, parcels
+        self.limits, self.undo, self.router = limits, undo, router
         self.ceiling = NO_ROW_LIMIT if limits.rows is None else limits.rows
         self.tables = dict(tables or {})
         self.later: list[RemoteRequest] = []
@@ -435,8 +435,8 @@ class Context:
         """
         turn = self._turn
         if to is not None:
-            if to not in turn.parcels.sides:
-                raise turn.parcels.unknown(to)
+            if to not in turn.router.sides:
+                raise turn.router.unknown(to)
             message = To(to, message)
         turn.messages.append(message)
         turn.rows.append(turn.row)

@@ -1,4 +1,4 @@
-"""``deduplicate``: the first row of each id goes on, by a table of the ids that were seen.
+"""``deduplicate``: the first row of each id is passed on, by a table of the ids that were seen.
 
 **What counts, with event time.** A row at time t, behind the watermark w of its own partition at
 its own offset, is looked at as of max(t, w). Its id is a copy while that is before the time of

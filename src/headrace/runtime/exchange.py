@@ -121,7 +121,7 @@ class HotKeySketch:
         self._hashes, self._counts = every[keep], counts[keep]
         self._keys = known.take(pa.array(places[keep]))
 
-    def tell(self, now: float) -> HotKeys | None:
+    def report(self, now: float) -> HotKeys | None:
         """Return the heaviest keys, now and then; ``None`` when there is no news.
 
         First at once, then every ten seconds, or when there are twice as many rows.
@@ -340,7 +340,7 @@ class ExchangeNode(Node):
 class Combiner:
     """Folds the rows of one task until the epoch ends, or until there are many.
 
-    The first rows of each epoch tell whether keys repeat so much that it is worth it.
+    The first rows of each epoch show whether keys repeat so much that it is worth it.
 
     Args:
         exchange: that the rows go through.
@@ -387,7 +387,7 @@ class Combiner:
         if self._is_worth is None and self._row_count >= SAMPLE_ROWS:
             self._is_worth = self._repeats()
             if not self._is_worth:
-                return [*others, *self._let_go()], []
+                return [*others, *self._rest()], []
             self._chunks = []
         if self._is_worth and self._row_count >= FOLD_ROWS:
             self._fold()
@@ -404,11 +404,11 @@ class Combiner:
         """End the epoch; return rows and partial results that are left."""
         is_worth, self._is_worth = self._is_worth, None
         if is_worth is None:  # so few that sending them takes less time than looking at them
-            return self._let_go(), []
+            return self._rest(), []
         self._fold()
         return [], self._sent()
 
-    def _let_go(self) -> list[Chunk]:
+    def _rest(self) -> list[Chunk]:
         """Take the first rows as they came."""
         chunks, self._chunks = self._chunks, []
         self._rows, self._row_count = [], 0

@@ -1,11 +1,11 @@
-"""``in_order``: rows wait in a table until the watermark has passed them, and go on by event time.
+"""``in_order``: rows wait in a table for the watermark, and continue by event time.
 
 **What counts.** A row is late, and not passed on, if it is behind the watermark of its own
 partition at its own offset: so the log alone says which rows there are. The stage's watermark is
 behind those of all rows to come. When it has come from V to W, all rows from V to before W are
-there, and no others; they go on by event time, each as if the watermark were just at it. Of equal
-times, rows are sorted by the record they were made of, and those of no one record by what is in
-them. So what goes on, and in which order for each key, follows from the log.
+there, and no others; they continue by event time, each as if the watermark were just at it. Of
+equal times, rows are sorted by the record they were made of, and those of no one record by what is
+in them. So what continues, and in which order for each key, follows from the log.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class InOrderNode(Node):
     def _content(
         self, rows: pa.RecordBatch, sources: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.int64] | int:
-        """A number for what is in each row, to tell rows apart that are of no one record."""
+        """A number for what is in each row, to distinguish rows that are not of one record."""
         if sources.min() != UNKNOWN:
             return 0
         plain = [

@@ -217,7 +217,7 @@ def _places(rows: Rows, gone: Mask) -> pa.Array:
 
 
 NUMBER = "__number"
-"""Tells rows of one key apart, in the order in which they came."""
+"""Identifies rows of one key, in the order in which they came."""
 
 
 def _layout(stage: Stage, operator: JoinKept) -> TableLayout:

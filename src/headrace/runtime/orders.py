@@ -22,7 +22,7 @@ def emit_time(watermark: int) -> int:
 
 
 REPORTED_KEYS = 16
-"""So many of the heaviest keys a task tells."""
+"""So many of the heaviest keys a task reports."""
 
 
 class InputRange(msgspec.Struct, frozen=True, array_like=True):

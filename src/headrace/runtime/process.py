@@ -196,21 +196,21 @@ def with_timer_rows(
     )
 
 
-def timer_rows(parcel: SideOutputBatch, stamps: Sequence[TimerOutput], earliest: int) -> Chunk:
+def timer_rows(side_batch: SideOutputBatch, stamps: Sequence[TimerOutput], earliest: int) -> Chunk:
     """Return messages that are all of timers as rows.
 
     Args:
-        parcel: the messages.
+        side_batch: the messages.
         stamps: whose they are; together of all messages.
         earliest: none is sent behind this.
     """
     counts = [stamp.end - stamp.begin for stamp in stamps]
     times = np.repeat([emit_time(max(stamp.at, earliest)) for stamp in stamps], counts)
     groups = np.repeat(np.array([stamp.group for stamp in stamps], np.uint16), counts)
-    if parcel.places is not None:
-        times, groups = times[parcel.places], groups[parcel.places]
+    if side_batch.places is not None:
+        times, groups = times[side_batch.places], groups[side_batch.places]
     past = np.full(len(times), NO_WATERMARK, np.int64)
-    return Chunk(parcel.batch, times.astype(np.int64), past, groups)
+    return Chunk(side_batch.batch, times.astype(np.int64), past, groups)
 
 
 LATER_LIMIT = 2_000
@@ -242,7 +242,7 @@ class ProcessNode(Node):
         takes: Any = None,
     ) -> None:
         super().__init__(name)
-        self._turn, self._parcels = turn, turn.parcels
+        self._turn, self._router = turn, turn.router
         self._context = Context(turn)
         self._keys = list(keys)
         self._user = self._call(factory)
@@ -444,14 +444,14 @@ class ProcessNode(Node):
             raise unsent_result_error(self.name, self._user, made, met)
 
     def _tried(self, call: Callable[[], Any], met: object, what: str) -> InvalidInputError | None:
-        """Make a call that counts as a whole or not at all; return the error of one that failed."""
+        """Make a call that counts completely or not at all; return the error of one that failed."""
         turn = self._turn
         emitted, undo = len(turn.rows), turn.undo
         assert undo is not None
         try:
             self._call(call, met, what)
             if len(turn.rows) > emitted:
-                self._parcels.packed(turn.messages[emitted:])
+                self._router.packed(turn.messages[emitted:])
         except CallTimeoutError:
             raise
         except InvalidInputError as error:
@@ -485,8 +485,8 @@ class ProcessNode(Node):
         for _ in self._timer_service.at_end(watermark, wall_ms):
             messages, _ = turn.take()
             stamps = turn.take_stamps()
-            for parcel in self._parcels.packed(messages):
-                self.emit(timer_rows(parcel, stamps, turn.watermark), parcel.side)
+            for side_batch in self._router.packed(messages):
+                self.emit(timer_rows(side_batch, stamps, turn.watermark), side_batch.side)
 
     def _heard(self, timer: Timer) -> None:
         """Call ``on_timer``, and those who asked for values in it."""
@@ -509,16 +509,16 @@ class ProcessNode(Node):
         messages, rows = self._turn.take()
         stamps = self._turn.take_stamps()
         try:
-            parcels = self._parcels.packed(messages)
+            batches = self._router.packed(messages)
         except InvalidInputError as error:
             record = partial(self._record, chunk)
-            raise self._parcels.told(error, messages, rows, record) from error
-        for parcel in parcels:
-            made = parcel.of(chunk, rows)
+            raise self._router.refused(error, messages, rows, record) from error
+        for side_batch in batches:
+            made = side_batch.of(chunk, rows)
             if stamps:
-                places = range(len(rows)) if parcel.places is None else parcel.places
+                places = range(len(rows)) if side_batch.places is None else side_batch.places
                 made = with_timer_rows(made, places, stamps, self._turn.watermark)
-            self.emit(made, parcel.side)
+            self.emit(made, side_batch.side)
 
     def _call(self, call: Callable[[], Any], met: object = None, what: str = "timer") -> Any:
         try:

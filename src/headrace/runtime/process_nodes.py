@@ -39,7 +39,7 @@ def process_node(operator: Process, build: NodeContext) -> Node:
     if operator.name in build.asks:
         asks = build.asks[operator.name]
         assert isinstance(asks, SourceCallNode)
-        return SourceResultNode(asks, _parcels(operator))
+        return SourceResultNode(asks, _router_of(operator))
     turn = _turn(operator, build, has_key=len(keys) == len(whole))
     factory = runner_of(operator.factory)
     named = {"source": source, "uses": operator.uses, "keys": keys, "takes": operator.takes}
@@ -103,11 +103,11 @@ def _turn(operator: Process, build: NodeContext, *, has_key: bool) -> ProcessorC
     own = _short_names(operator, stores)
     undo = None if operator.on_error == FAIL else CallRollback(own, timers)
     return ProcessorCall(
-        build.task, own, timers, tables, build.runtime.limits, undo, _parcels(operator)
+        build.task, own, timers, tables, build.runtime.limits, undo, _router_of(operator)
     )
 
 
-def _parcels(operator: Process) -> SideOutputRouter:
+def _router_of(operator: Process) -> SideOutputRouter:
     site = function_site(getattr(operator.factory, "process", None))
     return SideOutputRouter(operator.name, operator.returns, operator.sides, site)
 

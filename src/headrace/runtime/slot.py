@@ -156,7 +156,7 @@ def run_calls(
 
 # A database that a disk refused to write stays closed to writes until it is opened again, and
 # a file that was repaired is seen by the next to open it; a call that took too long was ended
-# anywhere, in the midst of a store's own steps, too. What is lost with them comes back.
+# anywhere, in the middle of a store's own steps, too. What is lost with them comes back.
 _CLOSING = (UnavailableError, NotOwnerError, CorruptDataError, CallTimeoutError, OSError)
 
 
@@ -343,7 +343,7 @@ class _Attempt:
         """Close the users' processors, which no later attempt continues with."""
         self._recovery.close()
         for runtime in self._built:
-            with suppress(Exception):  # the error that ended the attempt is the one to tell
+            with suppress(Exception):  # the error that ended the attempt is the one to report
                 runtime.close()
 
     def _report(

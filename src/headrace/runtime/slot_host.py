@@ -168,7 +168,7 @@ def write_changes(
     changed: Sequence[SealedTask],
     groups: int,
 ) -> tuple[FileRef, dict[TaskId, PartSize]]:
-    """Write a segment durably, and tell each task's stores where it is.
+    """Write a segment durably, and notify each task's stores where it is.
 
     Args:
         files: the file system.

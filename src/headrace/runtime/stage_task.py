@@ -335,7 +335,7 @@ class StageTask:
         Args:
             now: of a monotonic clock, s.
         """
-        return [keys for hot in self._watched if (keys := hot.tell(now)) is not None]
+        return [keys for hot in self._watched if (keys := hot.report(now)) is not None]
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return the earliest watermark and wall clock at which something is due."""
@@ -382,5 +382,5 @@ class StageTask:
         self.abandon_calls()
 
     def abandon_calls(self) -> None:
-        """Let connections go, as the end of the process would; the user is not told."""
+        """Let connections go, as the end of the process would; the user is not notified."""
         self.remotes.close()

@@ -227,8 +227,8 @@ class StandbyStores:
 
 
 def _last_position(state: TaskState, target: Target) -> Position | None:
-    """Return how far an earlier process came, which may have ended before it could tell."""
-    with suppress(HeadraceError, OSError):  # who is to follow meets it again, and tells
+    """Return how far an earlier process came, which may have ended before it could report."""
+    with suppress(HeadraceError, OSError):  # the one that follows meets it again, and reports it
         state.own(target.owner)
         position = state.position
         if position is not None and position.lineage == target.position.lineage:

@@ -290,7 +290,7 @@ class MessageNode(Node):
         self._kind, self._limits = type(operator), limits
         sides = () if isinstance(operator, FilterMessages) else operator.sides
         site = function_site(operator.function)
-        self._parcels = SideOutputRouter(operator.name, schema, sides, site)
+        self._router = SideOutputRouter(operator.name, schema, sides, site)
         convert: dict[type, Callable[[Any], Any]] = {
             FilterMessages: condition_result,
             FlatMapMessages: self._collected,
@@ -325,16 +325,16 @@ class MessageNode(Node):
     def _send(self, chunk: Chunk, results: list[Any], rows: Ints | None) -> None:
         """Send results on, one for each row unless ``rows`` says of which row each is."""
         try:
-            parcels = self._parcels.packed(results)
+            batches = self._router.packed(results)
         except InvalidInputError as error:
             of_row: Sequence[int] = range(len(results)) if rows is None else rows.tolist()
             if self.guard is None:
-                raise self._parcels.told(error, results, of_row, chunk.record) from error
+                raise self._router.refused(error, results, of_row, chunk.record) from error
             fitting = self._fitting(chunk, results, of_row)
             rows = np.array([of_row[at] for at in fitting], np.int64)
-            parcels = self._parcels.packed([results[at] for at in fitting])
-        for parcel in parcels:
-            self.emit(parcel.of(chunk, rows), parcel.side)
+            batches = self._router.packed([results[at] for at in fitting])
+        for side_batch in batches:
+            self.emit(side_batch.of(chunk, rows), side_batch.side)
 
     def _fitting(self, chunk: Chunk, results: list[Any], rows: Sequence[int]) -> list[int]:
         """Return the places of the results of those rows of which all fit the declared columns."""
@@ -343,7 +343,7 @@ class MessageNode(Node):
         for row, result in zip(rows, results, strict=True):
             if row not in unfit:
                 try:
-                    self._parcels.packed([result])
+                    self._router.packed([result])
                 except InvalidInputError as error:
                     unfit[row] = Refused(row, error)
         self.guard.take(chunk, list(unfit.values()))

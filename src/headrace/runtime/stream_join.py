@@ -120,7 +120,7 @@ class PairMatcher:
             high[again] |= _TIME
             places = np.concatenate([places, again])
         first = np.searchsorted(other.hashes, low)
-        # Most ranges are empty, which one look tells.
+        # Most ranges are empty, which one look shows.
         some = np.flatnonzero(other.hashes[np.minimum(first, other.info.rows - 1)] <= high)
         some = some[first[some] < other.info.rows]
         counts = np.searchsorted(other.hashes, high[some], side="right") - first[some]

@@ -94,10 +94,10 @@ def unsent_result_error(
     return error.met(str(site) if site.file else "", met)
 
 
-def value_text(value: object, tell: Callable[[object], str] = str) -> str:
+def value_text(value: object, show: Callable[[object], str] = str) -> str:
     """Return the user's words for a value; where these cannot be had, what it is."""
     try:
-        return tell(value)
+        return show(value)
     except Exception as error:  # noqa: BLE001 - the error that is shown is another one
         return f"<{type(value).__name__} that raises {type(error).__name__} when shown>"
 
@@ -336,7 +336,7 @@ def _dicts(names: Sequence[str]) -> Callable[[pa.RecordBatch], list[Any]]:
 
 
 def _dicts_of(names: Sequence[str]) -> Callable[[list[list[Any]]], list[Any]]:
-    """Make dicts of columns: by way of structs, which is twice as quick, where names allow it."""
+    """Make dicts of columns: through structs, which is twice as quick, where names allow it."""
     if all(name.isidentifier() for name in names):
         kind = message_type("Message", pa.schema([(name, pa.null()) for name in names]))
         return lambda lists: list(map(msgspec.structs.asdict, map(kind, *lists)))
@@ -499,7 +499,7 @@ class SideOutputRouter:
         )
 
     def packed(self, messages: Sequence[Any]) -> list[SideOutputBatch]:
-        """Return messages in parcels, none of them empty; what goes on comes first.
+        """Return messages in batches, none of them empty; the main output comes first.
 
         Raises:
             FunctionResultError: a message does not fit the columns that it should have, or
@@ -512,19 +512,19 @@ class SideOutputRouter:
                 places.setdefault(side, []).append(at)
         if not places or list(places) == [MAIN]:
             return [SideOutputBatch(MAIN, self._main(messages), None)] if messages else []
-        parcels = []
+        batches = []
         if MAIN in places:
             own = places.pop(MAIN)
-            parcels.append(SideOutputBatch(MAIN, self._main([messages[at] for at in own]), own))
+            batches.append(SideOutputBatch(MAIN, self._main([messages[at] for at in own]), own))
         for side, own in places.items():
             if side not in self._sides:
                 raise self.unknown(side)
             name = f"{self._operator}.{side}"
             batch = from_messages([messages[at].message for at in own], self._sides[side], name)
-            parcels.append(SideOutputBatch(side, batch, own))
-        return parcels
+            batches.append(SideOutputBatch(side, batch, own))
+        return batches
 
-    def told(
+    def refused(
         self,
         error: InvalidInputError,
         messages: Sequence[Any],

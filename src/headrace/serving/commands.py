@@ -193,7 +193,7 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
     end_with_parent()
     console = _Console(as_json=as_json)
     with open_home_bus(settings) as bus:
-        server = TableServer(options, settings, bus, SystemClock(), console.told)
+        server = TableServer(options, settings, bus, SystemClock(), console.show)
         url = None if server.place is None else server.place.url
         console.begun(f"{host}:{server.port}", url, list(server.tables.by_name))
         server.serve()
@@ -268,7 +268,7 @@ class _Console:
         more = "" if url is None else f", and {url}"
         show_line(f"serving {', '.join(tables)} at {address}{more}")
 
-    def told(self, table: ServedTable) -> None:
+    def show(self, table: ServedTable) -> None:
         """Say that a table is loaded, or what is wrong."""
         if self._as_json:
             show_json(table.describe())

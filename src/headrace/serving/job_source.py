@@ -71,7 +71,7 @@ class _TaskReplica(Backend):
             self._passed(([key[2:] for key in keys.to_pylist()], values.to_pylist()))
 
     def clear(self) -> None:
-        """Have the whole table filled again: what other tasks passed on cannot be told apart."""
+        """Have the whole table filled again: what other tasks passed on cannot be distinguished."""
         if self._position is not None:
             raise _ReplacedError
 

@@ -49,7 +49,7 @@ def key_pattern(text: bytes) -> KeyPattern:
         parts[-1] += re.escape(one)
         head += one if is_plain else b""
     first, *rest = parts
-    # What is between two stars is taken where it first fits, for good: then nothing is tried twice.
+    # What is between two stars is taken where it first fits, so nothing is tried twice.
     middle = b"".join(b"(?>.*?%b)" % part for part in rest[:-1])
     last = b".*%b" % rest[-1] if rest else b""
     return KeyPattern(re.compile(first + middle + last, re.DOTALL), head)

@@ -165,7 +165,7 @@ class TableServer:
         settings: of the home.
         bus: of the home.
         clock: for all that needs time.
-        told: called when a table is loaded, or can no longer be followed.
+        on_change: called when a table is loaded, or can no longer be followed.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class TableServer:
         settings: Settings,
         bus: Bus,
         clock: Clock,
-        told: Callable[[ServedTable], None] = lambda _: None,
+        on_change: Callable[[ServedTable], None] = lambda _: None,
     ) -> None:
         options.check()
         self._options, self._settings, self._bus, self._clock = options, settings, bus, clock
@@ -195,7 +195,7 @@ class TableServer:
         token = self._password or secrets.token_urlsafe(32)
         redaction.remember(token)
         self.place = None if self._http is None else place_at(self._http, token)
-        self._follower = Follower(self._sources, clock, told)
+        self._follower = Follower(self._sources, clock, on_change)
         self._listener = RedisListener(self.socket, facts, options.clients, clock)
 
     @classmethod

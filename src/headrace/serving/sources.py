@@ -296,13 +296,13 @@ class Follower:
     Args:
         sources: of the tables.
         clock: for waiting.
-        told: called with the name of a table once it is loaded, and where it begins to fail.
+        on_change: called with the name of a table once it is loaded, and where it begins to fail.
     """
 
     def __init__(
-        self, sources: Sequence[Source], clock: Clock, told: Callable[[ServedTable], None]
+        self, sources: Sequence[Source], clock: Clock, on_change: Callable[[ServedTable], None]
     ) -> None:
-        self._sources, self._clock, self._told = sources, clock, told
+        self._sources, self._clock, self._on_change = sources, clock, on_change
         self._loaded: set[str] = set()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-follower", daemon=True)
@@ -335,10 +335,10 @@ class Follower:
         except Exception as error:  # noqa: BLE001 - whatever it is, others are served
             table.failed(error)
             if table.problem != before:
-                self._told(table)
+                self._on_change(table)
             return FAILED_S
         table.caught_up()
         if table.is_loaded and (before or table.name not in self._loaded):
             self._loaded.add(table.name)
-            self._told(table)
+            self._on_change(table)
         return source.look_s

@@ -255,7 +255,7 @@ class ServedTable:
         ]
 
     def ttl_ms(self, key: bytes) -> int:
-        """Return how long an entry still lives; ``NO_EXPIRY``: for good, ``NO_KEY``: none."""
+        """Return how long an entry still lives; ``NO_EXPIRY``: forever, ``NO_KEY``: none."""
         with self._moved:
             found = self._loaded().get_many([key])
             raw = found[0]

@@ -434,13 +434,14 @@ class PostgresSink(Sink):
         """
         if self.mode == "delete":
             raise InvalidInputError(
-                f"{self.identity} takes away rows, and cannot tell which of them came later than "
+                f"{self.identity} removes rows, and does not know which of them came later than "
                 "what a run over old data deletes; delete them by SQL"
             )
         if self.delete_when is not None:
             raise InvalidInputError(
-                f"{self.identity} cannot tell rows that it never had from those that the live job "
-                "deleted, which old data would bring back; bring the rows that it lacks by SQL"
+                f"{self.identity} cannot distinguish rows that it never had from those that "
+                "the live job deleted, which old data would bring back; bring the rows that it "
+                "lacks by SQL"
             )
         return replace(self, keeps=self.mode == "upsert")
 

@@ -289,7 +289,7 @@ class RedisReceiver(Receiver):
             if self._fenced(self._connected()):
                 raise self._refused()
         except (self._library.RedisError, OSError) as error:
-            raise self._told(error) from error
+            raise self._described(error) from error
 
     def _connected(self) -> Any:
         if self._redis is None:
@@ -339,7 +339,7 @@ class RedisReceiver(Receiver):
             if long:
                 compact_partials(self._connected(), list(long), self._place.merge)
         except (self._library.RedisError, OSError) as error:
-            raise self._told(error) from error
+            raise self._described(error) from error
 
     def _sent(self, epoch: SinkEpoch, long: dict[bytes, None]) -> bool:
         """Send what is missing; ``False``: another driver sends as well, look again."""
@@ -399,7 +399,7 @@ class RedisReceiver(Receiver):
             operator=self._site.operator,
         )
 
-    def _told(self, error: Exception) -> Exception:
+    def _described(self, error: Exception) -> Exception:
         """Say what failed: whether it passes, or a person has to fix it."""
         self.close()
         redis, where = self._library, f"the server at {without_login(self._place.url)}"

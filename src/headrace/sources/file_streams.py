@@ -76,7 +76,7 @@ def text_splits(number: int, address: str, *, is_csv: bool) -> tuple[list[FileSp
                 units.append(FileSplit(number, position, end, line, rows))
                 position, line = end, line + data.count(b"\n")
         except _UnclosedQuoteError as error:
-            raise error.told(address, line) from None
+            raise error.at_line(address, line) from None
     return [unit for unit in units if unit.rows], header
 
 
@@ -143,7 +143,7 @@ class _UnclosedQuoteError(Exception):
                 is_open = not is_open
         super().__init__()
 
-    def told(self, address: str, line: int) -> InvalidInputError:
+    def at_line(self, address: str, line: int) -> InvalidInputError:
         """Return what to say about a file, when so many lines of it are before the data."""
         return InvalidInputError(
             f"{address} line {line + self.behind + 1}: a quote opens a field that is not closed; "

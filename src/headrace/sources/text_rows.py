@@ -1,7 +1,7 @@
 """Batches of the lines of JSON and CSV: columns at once, and row by row where one is bad.
 
 ``ColumnReader`` reads many lines as columns where nothing about them is out of the ordinary. What
-it cannot tell for certain goes row by row through ``RowDecoder``, which says what is wrong with a
+it is not certain about goes row by row through ``RowDecoder``, which says what is wrong with a
 value. There a stream's schema is one msgspec struct, which checks a line while it is decoded.
 JSON and CSV share it; CSV's words are read as numbers, times and truth values by the schema.
 """

@@ -3,7 +3,7 @@
 Java itself keeps such archives: classes are mapped from a file instead of being read from Spark's
 jars, parsed and verified. One belongs to a version of Spark and of Java. It is made once for a user
 of a host, by a process that does a little of all that runs do, and appears whole: Java crashes
-where its archive is cut off. Without one, or with one that does not fit, Java starts as ever.
+where its archive is cut off. Without one, or with one that does not fit, Java starts without it.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ class RangeReader:
         if (self.since, self.before) != (None, None):
             more.append(str(spec.time))
         found += [name for name in dict.fromkeys(more) if name not in found]
-        # How many rows there are, one column has to tell.
+        # One column has to show how many rows there are.
         return found or list(spec.schema.names[:1])
 
     def _kept(self, found: OffsetBatch) -> OffsetBatch:

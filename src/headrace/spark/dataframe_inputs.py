@@ -96,19 +96,19 @@ def redacted_errors(key: str, given: FrameSettings) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        # What a mistake shows of options may be a password: the log has the story without them.
-        story = given.told(error)
-        said = first_line(story)
+        # What a mistake shows of options may be a password: the log has the error without them.
+        cause = given.redacted(error)
+        said = first_line(cause)
         if any(word in str(error) for word in _NO_SOURCE):
             raise UnavailableError(
                 f"{key}: Spark has no {given.format or given.table}: {said}; name the package that "
                 "has it, such as spark.conf.spark.jars.packages=GROUP:NAME:VERSION"
-            ) from story
+            ) from cause
         if isinstance(error, _MISTAKES) and _AWAY not in said:
-            raise InvalidInputError(f"{key}: {said}") from story
+            raise InvalidInputError(f"{key}: {said}") from cause
         raise UnavailableError(
-            f"{key}: Spark could not reach {given.text}: {said}; Spark's log has the whole story"
-        ) from story
+            f"{key}: Spark could not reach {given.text}: {said}; Spark's log has the details"
+        ) from cause
 
 
 def _read(session: SparkSession, given: FrameSettings) -> DataFrame:
@@ -139,7 +139,7 @@ def _chosen(
 
 
 def _with_columns(frame: DataFrame, wanted: pa.Schema | None, key: str) -> DataFrame:
-    """Return the columns that are wanted, in their order; Spark tells no cases apart in names.
+    """Return the wanted columns, in their order; Spark takes names of either case as equal.
 
     Raises:
         InvalidInputError: names all that are missing or of another type.
@@ -470,7 +470,7 @@ class DataFrameFeed:
         try:
             committer.commit(0, _stage(frame, write, 0))
         except _OF_SPARK as error:
-            failure = self._told(error)
+            failure = self._described(error)
             raise failure from failure.__cause__
 
     def start(self, *, is_bounded: bool) -> StreamingQuery:
@@ -483,7 +483,7 @@ class DataFrameFeed:
         try:
             self.query = writer.queryName(f"headrace {self.operator.stream}").start()
         except _OF_SPARK as error:
-            failure = self._told(error)
+            failure = self._described(error)
             raise failure from failure.__cause__
         return self.query
 
@@ -500,7 +500,7 @@ class DataFrameFeed:
             if self.operator.time is not None:
                 frame = frame.sortWithinPartitions(self.operator.time)
             committer.commit(number, _stage(frame, write, number))
-        except Exception as error:  # told by who waits; Spark would tell it in Java
+        except Exception as error:  # raised where it is waited for; Spark would show it in Java
             self.failure = error
             raise
 
@@ -527,18 +527,18 @@ class DataFrameFeed:
             raise self.failure
         error = self.query.exception()
         assert error is not None
-        failure = self._told(self.failure if isinstance(self.failure, _OF_SPARK) else error)
+        failure = self._described(self.failure if isinstance(self.failure, _OF_SPARK) else error)
         raise failure from failure.__cause__
 
-    def _told(self, error: Exception) -> UnavailableError:
+    def _described(self, error: Exception) -> UnavailableError:
         name = self.operator.name
         what = f"input {name!r}, {self.said}" if self.said else f"input_dataframe {name!r}"
         given = None if self.source.instead is None else self.source.instead.given.dataframe
-        story = error if given is None else given.told(error)
+        cause = error if given is None else given.redacted(error)
         failure = UnavailableError(
-            f"Spark could not read {what}: {first_line(story)}; Spark's log has the whole story"
+            f"Spark could not read {what}: {first_line(cause)}; Spark's log has the details"
         )
-        failure.__cause__ = story
+        failure.__cause__ = cause
         return failure
 
     def trim(self, deployed: Sequence[Deployment]) -> None:

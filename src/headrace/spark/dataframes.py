@@ -420,7 +420,7 @@ class _Running:
                 on_parts=on_parts,
                 on_epoch=on_epoch,
             )
-        except BaseException as error:  # noqa: BLE001 - told to who waits, and to the query
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for, and in the query
             self.failure = error
             text = f"job {self.job.name!r} failed: {error}"
             self._files.replace(self.folder / FAILED, text.encode())

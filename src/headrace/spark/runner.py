@@ -48,16 +48,16 @@ WATCH_S = 0.2
 
 
 class LevelDroppedError(MisplacedError):
-    """Executors of a level are gone, or gave no sign of life: the epoch is placed again."""
+    """Executors of a level are gone, or sent no heartbeat: the epoch is placed again."""
 
 
 class SlotWatch:
-    """The executors of a part that answer, as far as its own levels tell.
+    """The executors of a part that answer, as far as its own levels show.
 
     Args:
         context: of the session.
         group: the Spark job group of the part.
-        silence_s: how long a slot may give no sign of life; ``None``: forever.
+        silence_s: how long a slot may send no heartbeat; ``None``: forever.
         clock: the time.
         notify: called, from any thread, with a line when something changes.
     """
@@ -72,28 +72,28 @@ class SlotWatch:
     ) -> None:
         self._context, self._group, self._clock, self._notify = context, group, clock, notify
         no_use = silence_s is None or runs_in_driver(str(context.master))
-        self._silence = None if no_use or silence_s is None else FailureDetector(silence_s)
+        self._detector = None if no_use or silence_s is None else FailureDetector(silence_s)
         self._dropped, self._waited_s = "", 0.0
 
     @property
     def every_s(self) -> float | None:
         """How often slots that take long give a sign; ``None``: they need not."""
-        return None if self._silence is None else self._silence.every_s
+        return None if self._detector is None else self._detector.every_s
 
     def executors(self) -> list[Executor]:
         """Return the executors that are alive and have not fallen silent."""
         found = executors(self._context)
-        if self._silence is None or not self._silence.aside:
+        if self._detector is None or not self._detector.aside:
             return found
-        for name in self._silence.review({one.identity: one.ended for one in found}):
-            limit = self._silence.limit_s
+        for name in self._detector.review({one.identity: one.ended for one in found}):
+            limit = self._detector.limit_s
             self._notify(f"executor {name} answers again; slots are given {limit:g} s from now on")
-        return [one for one in found if one.identity not in self._silence.aside]
+        return [one for one in found if one.identity not in self._detector.aside]
 
     def renewed(self, slots: Collection[int]) -> None:
         """Note that slots get new processes."""
-        if self._silence is not None:
-            self._silence.renewed(slots)
+        if self._detector is not None:
+            self._detector.renewed(slots)
 
     @contextlib.contextmanager
     def over(
@@ -104,7 +104,7 @@ class SlotWatch:
         Args:
             rdd: that is run.
             slots: the numbers of those that are.
-            prefix: where their signs are.
+            prefix: where their heartbeats are.
             places: the executor that each was placed on.
 
         Raises:
@@ -114,8 +114,8 @@ class SlotWatch:
             yield
             return
         self._dropped, self._waited_s = "", 0.0
-        if self._silence is not None:
-            self._silence.begin(self._clock.monotonic())
+        if self._detector is not None:
+            self._detector.begin(self._clock.monotonic())
         over = threading.Event()
         level = _Level(rdd, slots, prefix, {slot: places[slot].identity for slot in slots})
         thread = threading.Thread(
@@ -133,8 +133,8 @@ class SlotWatch:
         finally:
             over.set()
             thread.join()
-        if self._silence is not None:
-            self._silence.answered(level.places)
+        if self._detector is not None:
+            self._detector.answered(level.places)
 
     def _watch(self, level: _Level, over: threading.Event) -> None:
         looked = self._clock.monotonic()
@@ -143,10 +143,10 @@ class SlotWatch:
                 alive = executors(self._context)
                 self._drop(level, self._lost(level, alive), 0.0)
                 now = self._clock.monotonic()
-                if self._silence is not None and now - looked >= self._silence.every_s:
+                if self._detector is not None and now - looked >= self._detector.every_s:
                     looked = now
-                    words = self._silent(self._silence, level, alive, now)
-                    self._drop(level, words, self._silence.base_s)
+                    words = self._silent(self._detector, level, alive, now)
+                    self._drop(level, words, self._detector.base_s)
             except Py4JError:  # the session ends; so does the level
                 return
             if self._dropped:
@@ -168,15 +168,15 @@ class SlotWatch:
         return f"executors {sorted(gone)} are gone, with slots {slots}" if slots else ""
 
     def _silent(
-        self, silence: FailureDetector, level: _Level, alive: Sequence[Executor], now: float
+        self, detector: FailureDetector, level: _Level, alive: Sequence[Executor], now: float
     ) -> str:
         running = group_progress(self._context, self._group).running
         slots = {level.rdd.slot_of(partition): name for partition, name in running.items()}
-        free = {one.identity for one in alive} - set(slots.values()) - set(silence.aside)
-        found = silence.look(now, slots, read_heartbeats(level.prefix, list(slots)), len(free))
+        free = {one.identity for one in alive} - set(slots.values()) - set(detector.aside)
+        found = detector.look(now, slots, read_heartbeats(level.prefix, list(slots)), len(free))
         if not found:
             return ""
-        silence.give_up({one.identity: one.ended for one in alive if one.identity in found})
+        detector.give_up({one.identity: one.ended for one in alive if one.identity in found})
         words = _words(found, slots, alive)
         self._notify(f"{words}; the epoch is planned again without it")
         return words
@@ -194,7 +194,7 @@ def _words(found: dict[str, float], slots: dict[int, str], alive: Sequence[Execu
     hosts = {one.identity: one.host for one in alive}
     said = [
         f"slots {sorted(slot for slot, on in slots.items() if on == name)} of executor {name} on "
-        f"{hosts.get(name, 'a host that has gone')} have given no sign of life for {silent:.1f} s"
+        f"{hosts.get(name, 'a host that has gone')} have sent no heartbeat for {silent:.1f} s"
         for name, silent in sorted(found.items())
     ]
     return "; ".join(said)
@@ -224,7 +224,7 @@ class SparkRunner:
         slots: how many to use at most; ``None``: every core.
         share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
-        silence_s: how long a slot may give no sign of life; ``None``: forever.
+        silence_s: how long a slot may send no heartbeat; ``None``: forever.
         notify: called, from any thread, with a line when a host falls silent or answers again.
     """
 
@@ -377,19 +377,19 @@ class SparkRunner:
     def _run(self, prefix: str | None, slots: list[int]) -> list[SlotReport]:
         assert self._rdd is not None
         self._check_stop()
-        signs, every_s = Path(prefix or self._orders / NO_ORDERS), self._watch.every_s
-        said = None if every_s is None else heartbeat_property(signs, every_s)
+        heartbeats, every_s = Path(prefix or self._orders / NO_ORDERS), self._watch.every_s
+        said = None if every_s is None else heartbeat_property(heartbeats, every_s)
         self._context.setLocalProperty(ORDERS_PROPERTY, prefix)  # type: ignore[arg-type]
         self._context.setLocalProperty(HEARTBEAT_PROPERTY, said)  # type: ignore[arg-type]
         self._context.setJobGroup(self._group, "headrace epoch", interruptOnCancel=False)
         try:
-            with self._watch.over(self._rdd, slots, signs, self._numbering.placed):
+            with self._watch.over(self._rdd, slots, heartbeats, self._numbering.placed):
                 return [decode_report(data) for data in self._rdd.run(slots)]
         except SPARK_ERRORS as error:
             self._check_stop(error)
             raise UnavailableError(
                 f"Spark could not run slots {slots}: {first_line(error)}; "
-                "Spark's log file has the whole story"
+                "Spark's log file has the details"
             ) from error
 
     def _warm_up(self) -> None:

@@ -147,7 +147,7 @@ def build_context(
             "Headrace places its slots through SparkContext, which Spark Connect does not have; "
             "unset SPARK_REMOTE and name a master such as local[2] or spark://host:7077"
         )
-    _tell_once()
+    _quiet_pyspark()
     if has_session():
         return SparkContext.getOrCreate()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -218,7 +218,7 @@ def _off_the_command(private: Mapping[str, str], folder: Path) -> Iterator[None]
 
 def end_session() -> None:
     """End the Spark application of this process, if there is one; another can begin after it."""
-    _tell_once()
+    _quiet_pyspark()
     if has_session():
         session = SparkSession._instantiatedSession  # noqa: SLF001 - asking for it would make one
         (session or SparkContext.getOrCreate()).stop()
@@ -245,7 +245,7 @@ def _with_retries(master: str) -> str:
 def _held_interrupts() -> Iterator[None]:
     """Hold the first SIGINT or SIGTERM back until Spark is up; the second ends the process at once.
 
-    An interrupt while the JVM starts takes the folder away where it tells its port, and
+    An interrupt while the JVM starts removes the folder in which it writes its port, and
     such a JVM stays forever. Later Spark's own handler is in place.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -290,7 +290,7 @@ def _output_to(path: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _tell_once() -> None:
-    """Keep PySpark from printing queries that it refuses with all of Java's frames: we tell why."""
+def _quiet_pyspark() -> None:
+    """Keep PySpark from printing refused queries with all of Java's frames; Headrace says why."""
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True

@@ -36,7 +36,7 @@ _ENVIRONMENT = threading.Lock()  # of the context, which the parts of a job shar
 class Executor:
     """A live executor, by Spark's identity, its host, and its cores.
 
-    ``ended`` is how many of its tasks have ended, however: a sign of life when it grows.
+    ``ended`` is how many of its tasks have ended, however: a heartbeat when it grows.
     """
 
     identity: str
@@ -170,7 +170,7 @@ def _jvm(context: SparkContext) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the line of a JVM's story that says what happened."""
+    """Return the line of a JVM's output that says what happened."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if "Exception" in line or "Error" in line]
     return (errors or lines or [type(error).__name__])[0].lstrip(": ")[:300]

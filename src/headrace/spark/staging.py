@@ -1,7 +1,7 @@
 """Rows that Spark's tasks have, on their way into a stream: staged in files, appended once.
 
-A task writes its rows to a file of frames, under a name that no other attempt uses, and tells the
-driver where they are. The driver first publishes a *record* of the files of the batch, which no
+A task writes its rows to a file of frames, under a name that no other attempt uses, and reports to
+the driver where they are. The driver first publishes a *record* of the files of the batch, which no
 second one can replace, then appends them under numbers of the batch's own: an attempt that is not
 in the record never counts, and a batch that is committed again appends only what is missing. The
 record also says which rows the batch has, by Spark's offsets or by what is in them: other rows
@@ -203,7 +203,7 @@ class Stager:
         self._files, self._clock = files or Files(), clock or SystemClock()
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> list[StagedPart]:
-        """Write rows, durably, and tell where they are; nothing is visible yet.
+        """Write rows, durably, and return where they are; nothing is visible yet.
 
         Raises:
             InvalidInputError: rows that the stream cannot hold.

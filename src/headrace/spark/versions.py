@@ -50,7 +50,7 @@ except ImportError:
         max_rows = 0
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stands where Spark tells no source of its trigger."""
+        """Stands where Spark reports its trigger to no source."""
 
 
 _SCHEMA: Any = types.to_arrow_schema

@@ -28,7 +28,7 @@ HEARTBEAT_PROPERTY = "headrace.signs"
 
 
 def heartbeat_property(prefix: Path, every_s: float) -> str:
-    """Return what a Spark job tells its slots: how often, and where."""
+    """Return what a Spark job passes to its slots: how often, and where."""
     return f"{every_s:g} {prefix}"
 
 
@@ -38,7 +38,7 @@ def _path(prefix: str, slot: int) -> Path:
 
 @contextlib.contextmanager
 def heartbeats(said: str | None, slot: int, *, is_new: bool) -> Iterator[None]:
-    """Give signs of life while a block runs, in a thread of its own.
+    """Send heartbeats while a block runs, in a thread of its own.
 
     Args:
         said: by the Spark job, as ``heartbeat_property``; none: nobody listens.
@@ -101,8 +101,8 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
     for settings in slots:
         context = TaskContext.get()
         prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
-        signs = context.getLocalProperty(HEARTBEAT_PROPERTY) if context is not None else None
-        with heartbeats(signs, settings.slot, is_new=not _hosts):
+        sent_to = context.getLocalProperty(HEARTBEAT_PROPERTY) if context is not None else None
+        with heartbeats(sent_to, settings.slot, is_new=not _hosts):
             report, is_over = _report(settings, prefix)
         yield report
         if is_over:  # its input is not read to its end, so Spark throws the worker away

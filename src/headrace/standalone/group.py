@@ -125,7 +125,7 @@ class Membership:
     """The processes of a job.
 
     Args:
-        silence_s: after so long without a sign of life a process is lost.
+        silence_s: after so long without a heartbeat a process is lost.
     """
 
     silence_s: float
@@ -149,7 +149,7 @@ class Membership:
         return member
 
     def heard(self, number: int, now: float) -> None:
-        """Note a sign of life."""
+        """Note a heartbeat."""
         if number in self.members:
             self._heard[number] = now
 
@@ -196,7 +196,7 @@ class Membership:
         self._awaited.update(dict.fromkeys(set(hosts) - here, now + SETTLE_S))
 
     def silent(self, now: float) -> list[Member]:
-        """Return the processes that have given no sign of life for too long."""
+        """Return the processes that have sent no heartbeat for too long."""
         return [
             member
             for number, member in self.members.items()
@@ -228,7 +228,7 @@ class Membership:
         if set(hosts) & set(self._awaited):
             raise InternalError("a host that is here is waited for")
         if self.members.keys() != self._heard.keys():
-            raise InternalError("signs of life are kept of others than members")
+            raise InternalError("heartbeats are kept of others than members")
 
 
 BACKLOG = 64
@@ -352,9 +352,9 @@ class ProcessGroup:
         """Note which processes a part of the job has placed tasks on; others may leave."""
         with self._lock:
             self._used[part] = numbers
-            self._let_go()
+            self._release_unneeded()
 
-    def _let_go(self) -> None:
+    def _release_unneeded(self) -> None:
         used = {number for numbers in self._used.values() for number in numbers}
         for member in self._membership.unneeded(used):
             remote = self._remotes.get(member.number)
@@ -396,7 +396,7 @@ class ProcessGroup:
                 self._membership.heard(number, self._clock.monotonic())
                 if isinstance(message, Leave):
                     self._membership.leave(number)
-                    self._let_go()
+                    self._release_unneeded()
                 future = remote.calls.pop(message.call, None) if isinstance(message, Done) else None
             if future is not None and isinstance(message, Done):
                 settle(future, message, number)

@@ -192,7 +192,7 @@ class Running:
         self._control.paused.clear()
 
     def finish(self) -> None:
-        """Read the inputs to their current ends, close all windows, and end for good."""
+        """Read the inputs to their current ends, close all windows, and end."""
         self._control.paused.clear()
         self._control.finish.set()
 

@@ -53,7 +53,7 @@ class Disconnect(StrEnum):
 
     LOST = "lost"
     """The driver says nothing any more, or could not be reached."""
-    LET_GO = "let go"
+    RELEASED = "released"
     """This process had asked to leave, or the driver stops."""
     ENDED = "ended"
     """The job has ended."""
@@ -65,7 +65,7 @@ class GroupMember:
     Args:
         hello: who this is.
         local: the slots of this process.
-        silence_s: after so long without a sign of life the driver is lost.
+        silence_s: after so long without a heartbeat the driver is lost.
         stop: set when this process is to leave.
     """
 
@@ -118,11 +118,11 @@ class GroupMember:
                 future = self._local.ask(message.job, message.slot, message.order)
                 future.add_done_callback(partial(_notify, wire, message.call))
             elif isinstance(message, Over):
-                return Disconnect.ENDED if message.ended else Disconnect.LET_GO
-        return Disconnect.LET_GO if self._stop.is_set() else Disconnect.LOST
+                return Disconnect.ENDED if message.ended else Disconnect.RELEASED
+        return Disconnect.RELEASED if self._stop.is_set() else Disconnect.LOST
 
     def _beat(self, wire: Connection, over: threading.Event) -> None:
-        """Give signs of life, and ask to leave once this process is to stop."""
+        """Send heartbeats, and ask to leave once this process is to stop."""
         waited = 0.0
         while not over.wait(BEAT_S if waited or not self._stop.is_set() else 0):
             with suppress(OSError):
@@ -138,7 +138,7 @@ class GroupMember:
 
 
 def _next(wire: Connection) -> Message | None:
-    with suppress(UnavailableError):  # who says what is no message is as good as gone
+    with suppress(UnavailableError):  # who says what is no message counts as gone
         return wire.receive()
     return None
 

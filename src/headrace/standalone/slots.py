@@ -38,7 +38,7 @@ class ProcessActivity(NamedTuple):
 
 
 def process_activity(process: int) -> ProcessActivity | None:
-    """Return what a process is doing; ``None``: the system does not tell, or it has gone."""
+    """Return what a process is doing; ``None``: the system does not say, or it has ended."""
     try:
         words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return ProcessActivity(words[0], int(words[11]) + int(words[12]))
@@ -65,7 +65,7 @@ class Watchdog:
         self._silent_s, self._ticks = 0.0, -1
 
     def heard(self) -> None:
-        """Note a sign of life; from any thread."""
+        """Note a heartbeat; from any thread."""
         self._heard = True
 
     def beat(self, after_s: float = WATCHDOG_BEAT_S) -> bool:
@@ -214,9 +214,9 @@ class _ProcessSlot:
         )
         theirs.close()
         self._wire = Connection(ours)
-        pulse, over = Watchdog(self._child.pid, self._silence_s), threading.Event()
+        watchdog, over = Watchdog(self._child.pid, self._silence_s), threading.Event()
         name = f"headrace-slot-{self._settings.slot}"
-        known = self._wire, self._child, pulse, over
+        known = self._wire, self._child, watchdog, over
         for target in (self._read, self._watch):
             threading.Thread(target=target, args=known, name=name, daemon=True).start()
 
@@ -224,13 +224,13 @@ class _ProcessSlot:
         self,
         wire: Connection,
         child: subprocess.Popen[bytes],
-        pulse: Watchdog,
+        watchdog: Watchdog,
         over: threading.Event,
     ) -> None:
         """Kill a child that is frozen; the reader finds its end."""
         while not over.wait(WATCHDOG_BEAT_S):
             wire.mention(Alive())
-            if pulse.beat():
+            if watchdog.beat():
                 child.kill()
                 return
 
@@ -238,11 +238,11 @@ class _ProcessSlot:
         self,
         wire: Connection,
         child: subprocess.Popen[bytes],
-        pulse: Watchdog,
+        watchdog: Watchdog,
         over: threading.Event,
     ) -> None:
         while (done := wire.receive()) is not None:
-            pulse.heard()
+            watchdog.heard()
             if isinstance(done, Done):
                 with self._lock:
                     future = self._calls.pop(done.call)

@@ -183,7 +183,7 @@ class MemoryBackend(Backend):
         """Do nothing: memory survives no crash."""
 
     def close(self) -> None:
-        """Forget everything, for good."""
+        """Forget everything."""
         self._forget()
         self._closed = True
 

@@ -656,7 +656,7 @@ class ObjectStore:
         return (0, 0) if self._cache is None else (self._cache.hits, self._cache.misses)
 
     def close(self) -> None:
-        """Forget everything, for good."""
+        """Forget everything."""
         self.discard()
         if self._cache is not None:
             self._cache.close()

@@ -493,11 +493,12 @@ def check_schema(layout: TableLayout, schema: pa.Schema, origin: str) -> None:
     """
     if not (schema.equals(layout.schema) or schema.equals(layout.schema_with_deletes)):
         raise InvalidInputError(
-            f"{origin} holds columns {_told(schema)}, the table now has {_told(layout.schema)}; "
+            f"{origin} holds columns {_columns_text(schema)}, the table now has "
+            f"{_columns_text(layout.schema)}; "
             "run the job as it was, or under another name"
         )
 
 
-def _told(schema: pa.Schema) -> str:
+def _columns_text(schema: pa.Schema) -> str:
     own = (WRITTEN, DELETED)
     return ", ".join(f"{field.name} {field.type}" for field in schema if field.name not in own)

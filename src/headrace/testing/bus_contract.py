@@ -236,7 +236,7 @@ class EvolutionContract(BusSuite):
             append_visits(visits, CREATED.remove(3), visit(4))
 
     def test_files_of_an_older_schema_are_appended(self, visits: Stream, tmp_path: Path) -> None:
-        """A job that was planned before continues with its outputs; frames tell their schema."""
+        """A job that was planned before continues with its outputs; frames name their schema."""
         visits.evolve(WIDER, {"note": "-"})
         frames: list[Any] = []
         for version, schema in enumerate((CREATED, CREATED.set(2, WIDER.field("n")), WIDER)):
@@ -328,7 +328,7 @@ HOUR_MS = 3_600_000
 
 
 def price(key: int | None, offset: int, name: str | None = "x") -> dict[str, Any]:
-    """Return a row with an event time that tells its offset."""
+    """Return a row with an event time that shows its offset."""
     return {"id": key, "at": 1000 + offset, "name": name}
 
 

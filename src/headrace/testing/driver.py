@@ -343,7 +343,7 @@ class TestDriver(CommittedView, Closeable):
         storages = (one.storage.root for one in deployed)
         share_bounded_inputs(self._context, storages)
         self.copier = deployed[0].copier
-        self._let_go()
+        self._disconnect()
         started, context = [], replace(self._context, clock=self._steady)
         try:
             for one in deployed:
@@ -367,7 +367,7 @@ class TestDriver(CommittedView, Closeable):
     def _context(self) -> JobContext:
         return JobContext(self.settings, self.job.name, self.bus, self._files, self.clock)
 
-    def _let_go(self) -> None:
+    def _disconnect(self) -> None:
         for coordinator in self._parts:
             coordinator.close()
         self._parts = []
@@ -458,7 +458,7 @@ class TestDriver(CommittedView, Closeable):
 
     def crash(self, *, lose_hosts: Sequence[int] = ()) -> None:
         """End every process without warning, with or without the disks of some hosts."""
-        self._let_go()  # as the end of a process ends its connections
+        self._disconnect()  # as the end of a process ends its connections
         for runner in self.runners.values():
             runner.kill_all()
         if not self._memory_bus:  # a bus in memory stands for a broker, which lives on

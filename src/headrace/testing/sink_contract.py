@@ -1,7 +1,7 @@
 """What every epoch sink must do, as tests: subclass ``EpochSinkContract`` for another one.
 
 An epoch sink is a ``Sink`` whose receiver publishes epoch N once, however often it is asked, and
-whoever asks after a crash.
+anyone who asks after a crash.
 """
 
 from __future__ import annotations

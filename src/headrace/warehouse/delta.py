@@ -261,7 +261,7 @@ class DeltaReceiver(Receiver):
             self._site.files.sync_folder(log)
 
     def _opened(self) -> Any:
-        with self._told():
+        with self._delta_errors():
             return self._delta.DeltaTable(str(self._folder))
 
     def _evolve(self, found: Any) -> None:
@@ -311,7 +311,7 @@ class DeltaReceiver(Receiver):
         is_first = self._site.generation and found.transaction_version(self._driver) is None
         if is_first and found.transaction_version(self._sender) is not None:
             properties = self._delta.CommitProperties(app_transactions=self._transactions())
-            with self._told():
+            with self._delta_errors():
                 found.create_write_transaction(
                     [], "append", self._schema, PARTITION, commit_properties=properties
                 )
@@ -355,7 +355,7 @@ class DeltaReceiver(Receiver):
             custom_metadata=properties,
             app_transactions=[delta.Transaction(application, epoch.epoch), *self._transactions()],
         )
-        with self._told():
+        with self._delta_errors():
             try:
                 found.create_write_transaction(
                     actions, "append", self._schema, PARTITION, commit_properties=properties
@@ -373,7 +373,7 @@ class DeltaReceiver(Receiver):
                 self._files.remove(self._folder / action.path)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _delta_errors(self) -> Iterator[None]:
         """Report what Delta refuses as of a table that is away: the epoch is tried again."""
         try:
             yield
@@ -384,7 +384,7 @@ class DeltaReceiver(Receiver):
         """Delete the days that are older than the table is to go back, by one version."""
         old = old_days(rows_by_day(found), self._table, self._site.clock.now_ms())
         if old:
-            with self._told():
+            with self._delta_errors():
                 found.delete(f"{PARTITION} <= CAST('{old[-1]}' AS DATE)")
         for day in old:
             self._marks.pop(day, None)
@@ -420,7 +420,7 @@ class DeltaReceiver(Receiver):
         return CompletionMark(rows=self._rows[day], late_rows=late, completed_ms=completed_ms)
 
     def _placed(self, epoch: SinkEpoch) -> tuple[list[Any], Counter[str]]:
-        """Write the files of an epoch under names of this attempt; tells its late rows by day."""
+        """Write the files of an epoch under names of this attempt; returns its late rows by day."""
         files, unique = self._files, self._site.clock.new_id()
         actions: list[Any] = []
         late = Counter[str]()

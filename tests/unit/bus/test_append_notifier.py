@@ -1,4 +1,4 @@
-"""A bell rings for index files of watched folders, and only wakes those who must look."""
+"""A notifier rings for index files of watched folders, and only wakes those who must look."""
 
 import threading
 
@@ -15,21 +15,21 @@ def watch():
 
 
 def test_an_index_file_that_begins_or_grows_rings(tmp_path, watch):
-    bell = AppendNotifier()
-    assert watch.add(tmp_path, bell)
+    notifier = AppendNotifier()
+    assert watch.add(tmp_path, notifier)
     for content in ("a", "b"):
-        seen = bell.count
+        seen = notifier.count
         with open(tmp_path / "index-000000.log", "a", encoding="ascii") as file:
             file.write(content)
-        bell.wait(seen, 30)
-        assert bell.count > seen
+        notifier.wait(seen, 30)
+        assert notifier.count > seen
 
 
 def test_each_stream_has_its_own_bell(tmp_path, watch):
     bells = {name: AppendNotifier() for name in ("a", "b")}
-    for name, bell in bells.items():
+    for name, notifier in bells.items():
         (tmp_path / name).mkdir()
-        assert watch.add(tmp_path / name, bell)
+        assert watch.add(tmp_path / name, notifier)
     (tmp_path / "a" / "0.seg").touch()  # a segment alone wakes nobody
     (tmp_path / "b" / "index-000000.log").touch()
     bells["b"].wait(0, 30)
@@ -42,9 +42,9 @@ def test_a_folder_that_cannot_be_watched_is_told(tmp_path, watch):
 
 
 def test_closing_wakes_all_who_wait(tmp_path):
-    watch, bell = FolderWatcher(), AppendNotifier()
-    watch.add(tmp_path, bell)
-    waiter = threading.Thread(target=bell.wait, args=(0, 60))
+    watch, notifier = FolderWatcher(), AppendNotifier()
+    watch.add(tmp_path, notifier)
+    waiter = threading.Thread(target=notifier.wait, args=(0, 60))
     waiter.start()
     watch.close()
     waiter.join(30)

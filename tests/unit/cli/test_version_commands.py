@@ -112,7 +112,7 @@ def test_readers_of_an_alias_are_led_over_and_back(driver: TestDriver) -> None:
     """They are led over at once, when the new version has read as far as the old one."""
     go_on(driver, better, "shop-2", "v2")
     words = ("jobs", "swap", "shop", "shop-2", "--home", driver.home)
-    assert "make one and let them read that: headrace bus alias totals-current" in refused(*words)
+    assert "create one for them to read: headrace bus alias totals-current" in refused(*words)
     driver.bus.alias("spending", "totals")
     driver.feed("orders", [{"user": "ann", "n": 1}])
     go_on(driver, shop, "shop")

@@ -158,4 +158,4 @@ def test_what_spark_says_is_told_without_values_of_options() -> None:
     }
     frame = FrameSettings(format="jdbc", options=options)
     said = "jdbc:x://db?password=hunter2: no orders of 'hunter2' in 100 places or 10"
-    assert str(frame.told(ValueError(said))) == "...: no orders of '...' in 100 places or ..."
+    assert str(frame.redacted(ValueError(said))) == "...: no orders of '...' in 100 places or ..."

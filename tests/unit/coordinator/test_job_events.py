@@ -1,4 +1,4 @@
-"""The story of a job: what is told of it, once, and for how long."""
+"""The event log of a job: what is in it, once, and for how long."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def texts(log: JobEventFile) -> list[str]:
 
 def test_a_lost_host_is_told_with_its_tasks_and_how_long_it_took(tmp_path: Path) -> None:
     log, clock = JobEventFile(tmp_path), ManualClock()
-    story = JobEventLog(log, clock)
+    events = JobEventLog(log, clock)
     tasks = {"s/0": TaskState(host="a"), "s/1": TaskState(host="a"), "s/2": TaskState(host="b")}
     before = state_of(1, tasks=tasks, standbys={"s/0": (Standby("b", 1),)})
-    story.observe(before)
+    events.observe(before)
     lost = ClusterEvent(clock.now_ms(), EventKind.LOST, "a", "2 tasks go elsewhere")
     clock.advance(2100)
     after = dict.fromkeys(tasks, TaskState(host="b"))
-    story.observe(replace(before, epoch=2, tasks=after, story=(lost,)))
+    events.observe(replace(before, epoch=2, tasks=after, story=(lost,)))
     assert texts(log) == [
         "host 10.0.0.1 was lost: 2 tasks go elsewhere",
         "2 tasks moved, 1 to its standby; first commit after 2.1 s",
@@ -60,14 +60,14 @@ def test_what_is_told_already_is_not_told_by_the_next_driver(tmp_path: Path) -> 
 
 def test_what_is_noted_and_committed_at_once_is_told_once(tmp_path: Path) -> None:
     log, clock = JobEventFile(tmp_path), ManualClock()
-    story = JobEventLog(log, clock)
+    events = JobEventLog(log, clock)
     asked = ClusterEvent(clock.now_ms(), EventKind.ASKED, "", "a slot is gone")
     lost = ClusterEvent(clock.now_ms(), EventKind.LOST, "a", "2 tasks go elsewhere")
-    story.observe(state_of(1))
-    story.observe(state_of(1), (asked,))  # while it waits for the host
+    events.observe(state_of(1))
+    events.observe(state_of(1), (asked,))  # while it waits for the host
     after = state_of(2, story=(asked, lost))
-    story.observe(after, (asked, lost))
-    story.observe(after)
+    events.observe(after, (asked, lost))
+    events.observe(after)
     assert texts(log) == [
         "slots were looked up again: a slot is gone",
         "host 10.0.0.1 was lost: 2 tasks go elsewhere",
@@ -76,19 +76,19 @@ def test_what_is_noted_and_committed_at_once_is_told_once(tmp_path: Path) -> Non
 
 def test_rescales_and_the_end_are_told(tmp_path: Path) -> None:
     log = JobEventFile(tmp_path)
-    story = JobEventLog(log, ManualClock())
-    story.observe(state_of(1, task_counts={"s": 4}))
-    story.observe(state_of(2, task_counts={"s": 6}))
-    story.observe(state_of(3, task_counts={"s": 6}, ended=True))
+    events = JobEventLog(log, ManualClock())
+    events.observe(state_of(1, task_counts={"s": 4}))
+    events.observe(state_of(2, task_counts={"s": 6}))
+    events.observe(state_of(3, task_counts={"s": 6}, ended=True))
     assert texts(log) == ["stage s: 4 to 6 tasks", "the job ended, in epoch 3"]
 
 
 def test_a_worker_that_was_not_idle_is_told_when_another_is_in_its_place(tmp_path: Path) -> None:
     log, clock = JobEventFile(tmp_path), ManualClock()
-    story, state = JobEventLog(log, clock), state_of()
+    events, state = JobEventLog(log, clock), state_of()
 
     def ran(host: str, process: int) -> None:
-        story.ran([SlotMetrics(0, 3, host, process, 1, {})], state)
+        events.ran([SlotMetrics(0, 3, host, process, 1, {})], state)
 
     ran("a", 11)
     clock.advance(60_000)
@@ -133,7 +133,7 @@ def test_parts_have_one_story_with_each_driver_once() -> None:
 def test_a_story_that_cannot_be_read_stops_no_driver(tmp_path: Path) -> None:
     log, clock = JobEventFile(tmp_path), ManualClock()
     (tmp_path / "history" / f"events-{clock.now_ms() // DAY_MS:06d}.jsonl").mkdir(parents=True)
-    story = JobEventLog(log, clock)
-    story.observe(state_of(1))
-    story.record("paused", "paused")
+    events = JobEventLog(log, clock)
+    events.observe(state_of(1))
+    events.record("paused", "paused")
     assert list(log.read()) == []

@@ -84,7 +84,7 @@ def test_what_moves_is_never_given_up(tmp_path: Path, clock: ManualClock) -> Non
     assert isinstance(error, RecoveryStalledError)
     assert error.code == "HR205"
     assert (error.fields["stage"], error.fields["task"]) == ("a", 0)
-    assert "at 9.seg; look whether its disk answers" in str(error)
+    assert "at 9.seg; check whether its disk answers" in str(error)
 
 
 def test_a_new_attempt_begins_anew(tmp_path: Path, clock: ManualClock) -> None:

@@ -172,7 +172,7 @@ def test_slots_let_go_of_standbys_whose_tasks_come_to_their_host(affinity: Affin
     leaving = placing.leaving()
     assert len(leaving[0]) > 1, "also where a slot is to let go of others"
     assert [name in leaving.get(slot, ()) for slot in (0, 1, 2)] == [True, True, True]
-    seats.let_go()
+    seats.released()
     assert placing.leaving() == {}
 
 

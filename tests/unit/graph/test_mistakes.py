@@ -234,7 +234,7 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
     ),
     "flat_map of an expression with columns": (
         lambda s: s.flat_map(hr.col("price"), returns={"price": int}),
-        "returns= and uses= are for functions; expressions tell their own",
+        "returns= and uses= are for functions; those of expressions are known",
     ),
     "map of nothing": (
         lambda s: s.map(),
@@ -246,7 +246,7 @@ STEPS: dict[str, tuple[Callable[[hr.Stream], Any], str]] = {
     ),
     "columns told of an expression": (
         lambda s: s.map(hr.col("price"), returns={"price": float}),
-        "returns= and uses= are for functions; expressions tell their own",
+        "returns= and uses= are for functions; those of expressions are known",
     ),
     "type without a column": (
         lambda s: s.map(same, returns={"price": object}),

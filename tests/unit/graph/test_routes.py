@@ -193,7 +193,7 @@ WRONG: dict[str, tuple[Build, str]] = {
     ),
     "uses for expressions": (
         wrong_split(a=hr.col("order") > 1, uses=["order"]),
-        "uses= is for functions; expressions tell their own columns",
+        "uses= is for functions; the columns of expressions are known",
     ),
     "a column that functions cannot use": (
         wrong_split(a=even, uses=["ordr"]),
@@ -361,7 +361,7 @@ def test_explain_tells_branches_sides_and_how_long_ids_are_kept() -> None:
         "store first (columnar)",
     ):
         assert part in text
-    assert "ids kept for good" in explain(plan(routed(None), {}))
+    assert "ids kept forever" in explain(plan(routed(None), {}))
     assert "store first (columnar, 2d to live)" in explain(plan(routed(None, ttl="2d"), {}))
 
 

@@ -39,7 +39,7 @@ def test_of_few_rows_every_one_counts(chunks: list[list[str]]) -> None:
     sketch = HotKeySketch("by", ("user",))
     for users in chunks:
         sketch.see(chunk(users))
-    told = sketch.tell(0.0)
+    told = sketch.report(0.0)
     assert told is not None
     exact = Counter(user for users in chunks for user in users)
     assert {decode_key(one.key)[0]: one.rows for one in told.keys} == exact
@@ -61,7 +61,7 @@ def test_of_many_rows_shares_are_about_right(size: int) -> None:
     sketch = HotKeySketch("by", ("user",))
     for begin in range(0, len(users), size):
         sketch.see(chunk(users[begin : begin + size]))
-    told = sketch.tell(0.0)
+    told = sketch.report(0.0)
     assert told is not None
     found = shares(told)
     assert list(found)[:2] == [1, 2]
@@ -78,7 +78,7 @@ def test_keys_that_come_in_turn_have_equal_shares() -> None:
     sketch = HotKeySketch("by", ("user",))
     for _ in range(20):
         sketch.see(chunk(np.arange(65_536) % 64))
-    told = sketch.tell(0.0)
+    told = sketch.report(0.0)
     assert told is not None
     assert max(shares(told).values()) < 3 / 64
 
@@ -91,39 +91,39 @@ def test_few_rows_a_second_are_drawn_however_many_go_through() -> None:
             before = sketch._held
             sketch.see(rows)
             drawn += max(0, sketch._held - before) if second > 10 else 0
-        sketch.tell(float(second))
+        sketch.report(float(second))
     assert 0 < drawn < 49 * 2 * DRAWN_A_SECOND
-    told = sketch.tell(100.0)
+    told = sketch.report(100.0)
     assert told is None or max(shares(told).values()) < 0.2
 
 
 def test_what_is_old_counts_less() -> None:
     sketch = HotKeySketch("by", ("user",))
     sketch.see(chunk(["old"] * 100))
-    sketch.tell(0.0)
+    sketch.report(0.0)
     sketch.see(chunk(["new"]))
-    told = sketch.tell(HALF_LIFE_S)
+    told = sketch.report(HALF_LIFE_S)
     assert told is not None
     assert {decode_key(one.key)[0]: one.rows for one in told.keys} == {"old": 50, "new": 0.5}
 
 
 def test_it_tells_at_once_then_now_and_then() -> None:
     sketch = HotKeySketch("by", ("user",))
-    assert sketch.tell(0.0) is None
+    assert sketch.report(0.0) is None
     sketch.see(chunk(["a", "b"]))
-    assert sketch.tell(0.0) is not None
+    assert sketch.report(0.0) is not None
     sketch.see(chunk(["a"]))
-    assert sketch.tell(1.0) is None
+    assert sketch.report(1.0) is None
     sketch.see(chunk(["a"] * 5))  # more than all so far
-    assert sketch.tell(2.0) is not None
-    assert sketch.tell(2.0 + 9 * REPORT_EVERY_S) is None  # nothing new
+    assert sketch.report(2.0) is not None
+    assert sketch.report(2.0 + 9 * REPORT_EVERY_S) is None  # nothing new
 
 
 def test_keys_of_several_columns_and_nulls_have_names() -> None:
     sketch = HotKeySketch("by", ("user", "shop"))
     rows = pa.record_batch({"user": ["ann", None, "ann"], "shop": pa.array([1, 2, 1])})
     sketch.see(Chunk(rows))
-    told = sketch.tell(0.0)
+    told = sketch.report(0.0)
     assert told is not None
     assert [decode_key(one.key) for one in told.keys] == [("ann", 1), (None, 2)]
 
@@ -131,7 +131,7 @@ def test_keys_of_several_columns_and_nulls_have_names() -> None:
 def test_what_is_told_travels_as_json() -> None:
     sketch = HotKeySketch("by", ("user",))
     sketch.see(chunk(["a", "b", "a"]))
-    told = sketch.tell(0.0)
+    told = sketch.report(0.0)
     assert told is not None
     report = Report(0, "a", "h", 1, [TaskReport("s", 0, stores={"t": 5}, hot_keys=[told])])
     assert decode_report(encode(report)) == report

@@ -316,7 +316,7 @@ def columns_of(file: InputFile, source: LineReader | None) -> pa.Schema:
     """Return the columns of a file; of lines, those that its first MiB has.
 
     Args:
-        file: Parquet tells its columns.
+        file: Parquet names its columns.
         source: the lines of another; they can still be read after.
 
     Raises:

@@ -354,7 +354,7 @@ def sets_beside(
 
 
 def _is_half_merged(settings: Settings, name: str, *, merge: bool) -> bool:
-    """Say whether a merge of the run was begun and is to be completed; tells so.
+    """Say whether a merge of the run was begun and is to be completed; prints so.
 
     Raises:
         InvalidInputError: results are merged in part, and nobody asks for the rest.

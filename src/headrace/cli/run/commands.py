@@ -277,7 +277,9 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
     reporter = reporter_of(SystemClock(), as_json=as_json, verbose=verbose)
     reporter.starting(f"loading {target}")
     with closing(reporter):
-        from headrace.coordinator.epoch_clock import driver_clock  # after the first sign of life
+        from headrace.coordinator.epoch_clock import (
+            driver_clock,
+        )  # after the first line on the screen
 
         job = load_job(target)
         own_name, job = job.name, job if as_name is None else dataclasses.replace(job, name=as_name)

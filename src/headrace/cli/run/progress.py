@@ -35,7 +35,7 @@ class InputProgress:
 
 @dataclass
 class Progress:
-    """The story of a run.
+    """The events of a run.
 
     Args:
         job: its name.

@@ -113,7 +113,7 @@ def diagnose(reader: JobReader, bus: Bus) -> JobDiagnosis:
 
 class _Diagnosis:
     def __init__(self, state: JobState, catalog: Catalog, bus: Bus) -> None:
-        self._state, self._catalog = state, catalog
+        self._state = state
         self._stages = {stage.name: stage for stage in catalog.stages}
         self._operators = {operator.name: operator for operator in catalog.operators}
         there = {*bus.names(), *bus.aliases()}

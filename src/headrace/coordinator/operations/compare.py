@@ -146,7 +146,7 @@ class SpillFile(Closeable):
 
 
 def key_columns(stream: Stream, shared: Sequence[str], wanted: Sequence[str] = ()) -> list[str]:
-    """Return the columns that tell rows apart: the stream's key and the window, or all.
+    """Return the columns that identify rows: the stream's key and the window, or all.
 
     Args:
         stream: whose key counts.

@@ -96,7 +96,7 @@ def choose_rows(
         is_alike: both jobs send a key to the same partition, although streams have no key.
 
     Raises:
-        InvalidInputError: nothing tells rows apart, or where they belong, or ``merge`` fails or
+        InvalidInputError: no columns identify rows, or where they belong, or ``merge`` fails or
             makes rows that do not fit.
     """
     live, other = (bus.stream(name) for name in streams)
@@ -326,7 +326,7 @@ class _BackfillEpoch:
 class SinkBackfill(Closeable):
     """A sink that is to have rows of a stream: all is chosen, and nothing given until it is said.
 
-    What it holds of a key stays, unless a function chooses and the sink can tell what it has.
+    What it holds of a key stays, unless a function chooses and the sink can return what it has.
 
     Args:
         stream: of a run that has ended.

@@ -214,8 +214,8 @@ def swap_outputs(bus: Bus, first: JobOutputs, second: JobOutputs, *, now: bool) 
         aliases = aliases_of(bus, old)
         if not aliases:
             raise InvalidInputError(
-                f"no alias points to {old!r}, so its readers cannot be led to {new!r}; make one "
-                f"and let them read that: headrace bus alias {old}-current {old}",
+                f"no alias points to {old!r}, so its readers cannot be moved to {new!r}; create "
+                f"one for them to read: headrace bus alias {old}-current {old}",
                 stream=old,
             )
         targets |= dict.fromkeys(aliases, new)

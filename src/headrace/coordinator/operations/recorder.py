@@ -73,7 +73,7 @@ class Recorder:
         settings: of the run; of them only those go to a file that results depend on.
         clock: for an epoch that has not run.
         parts: readers of all parts of a job that has several: streams of others are described,
-            too, for a graph is planned as a whole.
+            too, for the whole graph is planned.
         files: the file system.
     """
 

@@ -53,7 +53,7 @@ class RecordedStream(msgspec.Struct, frozen=True):
     """A stream that the job reads, with what the epoch needs of it, or that it sends to.
 
     ``added`` are columns that were added since it was created, with what older rows have;
-    ``identity`` tells it from others of its name.
+    ``identity`` distinguishes it from others of its name.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Sets back all parts of a job, or removes it for good with its internal streams.
+"""Sets back all parts of a job, or removes it with its internal streams.
 
 1. A generation of every part is taken, so a command that freezes here is refused all that
 follows once somebody else has done it. What the parts had committed is published. 2. A note in

@@ -137,8 +137,8 @@ def check_readable(target: JobState, streams: Mapping[str, str], bus: Bus) -> No
         for partition, position in positions.items():
             if partition < len(begins) and position.next_offset < begins[partition]:
                 raise InvalidInputError(
-                    f"epoch {target.epoch} reads on at offset {position.next_offset} of stream "
-                    f"{name!r}, partition {partition}, which begins at {begins[partition]} by now; "
+                    f"epoch {target.epoch} continues at offset {position.next_offset} of stream "
+                    f"{name!r}, partition {partition}, which now begins at {begins[partition]}; "
                     "rewind to a later epoch, or start over with: headrace jobs reset "
                     f"{target.job}",
                     stream=name,

@@ -326,7 +326,7 @@ def find_savepoint(settings: Settings, job: str, word: str) -> Path:
 
 
 def delete_savepoint(folder: Path, name: str, files: Files) -> Path:
-    """Remove a savepoint; it is gone, or there as a whole, whatever dies.
+    """Remove a savepoint; it is gone, or complete, whatever dies.
 
     Raises:
         InvalidInputError: there is no table of that name.

@@ -69,7 +69,7 @@ class Deduplicate(Operator):
             head += f" within {duration_text(self.within_ms)} of event time"
             spec = replace(spec, ttl_ms=None)
         elif spec.ttl_ms is None:
-            head += ", ids kept for good"
+            head += ", ids kept forever"
         return [head, store_text(spec)]
 
     def fingerprint(self, stage: StageView, before: Flow) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class Generate(FlatMapMessages):
     """``monoid``: partial results by key, of which an epoch sends one for each key.
 
     ``function`` is the user's factory; the results are the key's columns and the partial result,
-    see ``graph.states``. With ``every_ms`` keys are apart by the instant they will count at.
+    see ``graph.states``. With ``every_ms`` keys are separated by the instant they will count at.
     """
 
     every_ms: int | None = None

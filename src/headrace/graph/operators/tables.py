@@ -29,7 +29,7 @@ from headrace.graph.operators.stateless import PartitionBy
 from headrace.graph.shared_stores import BroadcastSpec
 
 IS_DELETED = "is_deleted"
-"""The column of a table's changes that says that the key is no more."""
+"""The column of a table's changes that says that the key is deleted."""
 
 
 @dataclass(frozen=True)
