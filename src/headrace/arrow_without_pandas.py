@@ -30,11 +30,12 @@ class _Pandas:
     ) -> ModuleSpec | None:
         if name != "pandas":
             return None
-        if _is_arrow_for_us(sys._getframe(1)):
+        if _is_arrow_for_us(sys._getframe(1)):  # noqa: SLF001 - documented, of CPython
             raise ModuleNotFoundError("Arrow needs no pandas here", name=name)
         spec = PathFinder.find_spec(name, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader.exec_module = _then_known(spec.loader.exec_module)  # type: ignore[method-assign]
+            loaded = _then_known(spec.loader.exec_module)
+            setattr(spec.loader, "exec_module", loaded)  # noqa: B010 - of this one loader
         return spec
 
 
@@ -60,7 +61,7 @@ def _then_known(load: Callable[[ModuleType], None]) -> Callable[[ModuleType], No
         load(module)
         arrow = sys.modules.get("pyarrow.lib")
         if arrow is not None:
-            _ = arrow._pandas_api.pd
+            _ = arrow._pandas_api.pd  # noqa: SLF001 - Arrow asks itself so, and has no other way
 
     return loaded
 
