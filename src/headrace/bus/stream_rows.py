@@ -124,8 +124,7 @@ class StreamRows:
         Raises:
             InvalidInputError: pandas is not installed.
         """
-        if (text := extras.lacking("pandas", "to_pandas", "use to_polars or to_arrow")) is not None:
-            raise InvalidInputError(text)
+        extras.load("pandas", "to_pandas", "use to_polars or to_arrow")
         return self.to_arrow().to_pandas()
 
     def head(self, rows: int = HEAD_ROWS) -> pl.DataFrame:

@@ -78,6 +78,11 @@ def _type(column: str, text: str, option: str) -> pa.DataType:
     name = _OTHER_NAMES.get(text, text)
     if name in TYPE_NAMES:
         return TYPE_NAMES[name]
+    if ":" in text:
+        raise InvalidInputError(
+            f"{option}: found another colon after that of column {column!r}; expected a comma "
+            "between columns, as in id:int64,at:timestamp"
+        )
     near = difflib.get_close_matches(text, [*TYPE_NAMES, *_OTHER_NAMES], 1)
     hint = f"did you mean {near[0]}? " if near else ""
     known = ", ".join([*TYPE_NAMES, "decimal(P,S)", "list<TYPE>"])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from headrace.errors import InvalidInputError
 if TYPE_CHECKING:
     from headrace.bus import StreamSpec
     from headrace.cli.bus.tail import TailedRow
+    from headrace.clock import Clock
     from headrace.graph.builder import Job
     from headrace.graph.operators import JobGraph
     from headrace.testing.driver import TestDriver
@@ -115,7 +117,10 @@ def _fill(driver: TestDriver, stream: str, time: str | None, path: Path) -> None
         target.append_rows(rows.batch)
 
 
-_DEBOUNCE_MS, _STEP_MS, _END_S = 100, 50, 5
+_STEP_S, _END_S = 0.2, 5
+_WATCHED = (".py", ".toml", *SUFFIXES)
+_Stamps = dict[str, int]
+"""When files were written, ns, by path."""
 
 
 def dev(
@@ -212,23 +217,49 @@ def _show(shown: SampleOutput, *, as_json: bool) -> None:
 
 def _watch(words: list[str], folders: list[Path]) -> None:
     """Run the command again, in a process of its own, at the start and at each change."""
-    import watchfiles
-
-    def matters(change: object, path: str) -> bool:
-        del change
-        return path.endswith((".py", ".jsonl", ".ndjson", ".json", ".csv", ".parquet", ".toml"))
+    from headrace.clock import SystemClock
 
     there = [folder.resolve() for folder in folders]
-    changes = watchfiles.watch(
-        *there, watch_filter=matters, debounce=_DEBOUNCE_MS, step=_STEP_MS, raise_interrupt=True
-    )
     with suppress(KeyboardInterrupt), _child(words) as start:
         typer.echo(f"watching {there[0]}; Ctrl-C ends", err=True)
+        known = _stamps(there)
         start()
-        for found in changes:
-            names = ", ".join(sorted({Path(path).name for _, path in found}))
-            typer.secho(f"--- {names} changed", dim=True, err=True)
+        for found in _changes(there, known, SystemClock()):
+            typer.secho(f"--- {', '.join(sorted(found))} changed", dim=True, err=True)
             start()
+
+
+def _changes(folders: list[Path], known: _Stamps, clock: Clock) -> Iterator[set[str]]:
+    """Yield the names of files that were written, made or removed, once no more of them are.
+
+    Looks at the files of a project again and again: there are few, and an editor may write them in
+    any way.
+    """
+    seen = known
+    while True:
+        clock.sleep(_STEP_S)
+        found, before = _stamps(folders), seen
+        seen = found
+        if found == before != known:
+            yield {Path(path).name for path, _ in known.items() ^ found.items()}
+            known = found
+
+
+def _stamps(folders: list[Path]) -> _Stamps:
+    """Return when the files of folders were written; not of hidden folders and environments."""
+    stamps = {}
+    for folder in folders:
+        for place, inner, files in os.walk(folder):
+            inner[:] = [name for name in inner if not name.startswith((".", "__"))]
+            if "pyvenv.cfg" in files:
+                inner.clear()
+                continue
+            for name in files:
+                if name.endswith(_WATCHED):
+                    with suppress(OSError):  # removed meanwhile
+                        path = os.path.join(place, name)
+                        stamps[path] = os.stat(path).st_mtime_ns
+    return stamps
 
 
 @contextmanager

@@ -229,7 +229,7 @@ class DriverLock:
             os.close(self._file)
             raise NotOwnerError(
                 f"job {job!r} is already driven by process {holder} on this host; stop that one "
-                "first (it ends its epoch on SIGTERM), or run this job under another name",
+                f"first: headrace jobs stop {job}, or run this job under another name with --name",
                 job=job,
             ) from error
         self._sign()

@@ -25,6 +25,8 @@ from itertools import count
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from headrace.arrow_without_pandas import keep_pandas_out
+
 SLOT_VARIABLE = "HEADRACE_SLOT"
 PRELOAD_AFTER_S = 10.0
 _ZIPS = re.compile(r"(pyspark|py4j-.*-src)\.zip")
@@ -58,7 +60,6 @@ def _installed(name: str, path: Sequence[str]) -> bytes | None:
 
 
 PRELOADED = (
-    "pandas",
     "pyarrow.dataset",
     "pyspark.worker",
     "headrace.runtime.slot",
@@ -68,9 +69,13 @@ PRELOADED = (
 """None of them starts a thread that works, or opens anything, when it is imported."""
 
 
-def preload() -> None:
-    """Import what each process needs, so that those that are forked have it."""
-    for name in PRELOADED:
+def preload(*also: str) -> None:
+    """Import what each process needs, so that those that are forked have it.
+
+    Args:
+        also: further modules, for what these processes run.
+    """
+    for name in (*also, *PRELOADED):
         with suppress(Exception):  # the process that needs it says what is wrong
             importlib.import_module(name)
     if "numpy" in sys.modules:
@@ -114,9 +119,10 @@ def start() -> None:
     """Serve as Spark's own daemon does: a worker for each connection."""
     sys.path[:] = without_zips(sys.path)
     if SLOT_VARIABLE in os.environ:
+        keep_pandas_out()
         preload_after_first_fork()
     else:
-        preload()
+        preload("pandas")  # which functions of queries are called with
     importlib.import_module("pyspark.daemon").manager()
 
 

@@ -201,7 +201,10 @@ def _column(compiler: Compiler, node: exp.Column) -> pl.Expr:
                 node, f"column {name!r} must be in GROUP BY, or in an aggregate such as max({name})"
             )
         shown = [known for known in compiler.columns if not known.startswith("_")]
-        raise compiler.mistake(node, f"no column {name!r}; {near(name, shown)}")
+        hint = near(name, shown)
+        if hint.startswith("expected"):  # the shell takes quotes away, and so they are forgotten
+            hint += f"; if it is a text, write '{name}'"
+        raise compiler.mistake(node, f"no column {name!r}; {hint}")
     return found
 
 

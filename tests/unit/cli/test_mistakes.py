@@ -62,6 +62,8 @@ MISTAKES = [
     ("explain nope:job", "no module 'nope'; the working directory has shop_job"),
     ("bus create a/b --schema a:int64", "'a/b' cannot name a stream"),
     ("bus create new --schema a:int65", "unknown type 'int65'; did you mean int64?"),
+    ("bus create new --schema 'a:int64 b:int64'", "expected a comma between columns"),
+    ("bus tail orders --where 'user = ada'", "if it is a text, write 'ada'"),
     ("bus create new --schema a:int64 --time b", "event-time column 'b' is not in the schema"),
     ("bus create new --schema a:int64 --key b", "key column 'b' is not in the schema"),
     ("bus create new --like none.parquet", "--like: no file none.parquet; check the path"),
