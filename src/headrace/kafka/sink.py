@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from headrace.bus import LogAwayError
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
@@ -39,7 +40,8 @@ from headrace.kafka.clients import (
     name_of,
     refusal,
 )
-from headrace.kafka.formats import HEADER_LIST, HEADERS, KEY, TIMESTAMP, encoded_keys, encoder_of
+from headrace.kafka.formats import HEADER_LIST, HEADERS, KEY, TIMESTAMP, encoded_keys
+from headrace.kafka.kinds import column_mistakes, encoder_of
 from headrace.records.schema import as_milliseconds
 
 MESSAGES = pa.schema(
@@ -134,28 +136,23 @@ class KafkaSink(Sink):
                     f"column {name!r} is {schema.field(name).type}; expected "
                     f"{' or '.join(map(str, kinds))}"
                 )
-        if self.is_raw and ("value" not in schema.names or not _is_bytes(schema, "value")):
-            wrong.append("format is raw; expected a column 'value' of bytes or text")
-        return wrong
-
-    @property
-    def is_raw(self) -> bool:
-        """Say whether values are written as they are."""
-        return self.topic.option("format", "json") == "raw"
+        return wrong + column_mistakes(self.topic, schema)
 
     def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
         """Return the messages of rows, in their order.
 
         Raises:
-            InvalidInputError: a message is larger than the client sends.
+            InvalidInputError: a message is larger than the client sends, or the registry refuses
+                its schema.
+            LogAwayError: the registry does not answer.
         """
-        encode = encoder_of(schema, self.topic.key)
+        encode = encoder_of(self.topic, schema)
         most = self.most_bytes
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, MESSAGES) as writer:
             for batch in batches:
                 keys = encoded_keys(batch, self.topic.key)
-                values = _raw(batch) if self.is_raw else encode(batch)
+                values = encode(batch)
                 for key, value in zip(keys, values, strict=True):
                     size = len(key or b"") + len(value or b"")
                     if size > most:
@@ -196,18 +193,6 @@ class KafkaSink(Sink):
         return TransactionalReceiver(self, site)
 
 
-def _is_bytes(schema: pa.Schema, name: str) -> bool:
-    kind = schema.field(name).type
-    return bool(pa.types.is_binary(kind) or pa.types.is_string(kind))
-
-
-def _raw(batch: pa.RecordBatch) -> list[bytes | None]:
-    column = batch.column("value")
-    return list(
-        (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist()
-    )
-
-
 class _FencedError(Exception):
     """A producer of the same transactional id has begun since."""
 
@@ -246,6 +231,7 @@ class TransactionalReceiver(Receiver):
         self.close()
         self._is_cut = False
         self._check_topic()
+        self._check_schema()
         settings = self._address.settings()
         lib = library()
         own = {"group.id": self._name, "enable.auto.commit": "false"}
@@ -338,6 +324,13 @@ class TransactionalReceiver(Receiver):
                 f"{OVERHEAD_BYTES} around them; raise the former, or lower the latter",
                 operator=self._site.operator,
             )
+
+    def _check_schema(self) -> None:
+        """Have the registry, if there is one, take the schema of the rows before any is read."""
+        try:
+            encoder_of(self._address, self._site.schema)
+        except LogAwayError as error:
+            raise ReceiverAwayError(error.message, operator=self._site.operator) from error
 
     def _await_topic(self) -> None:
         """Return when brokers know the topic that was created."""

@@ -27,7 +27,7 @@ from headrace.kafka.clients import (
     name_of,
     told,
 )
-from headrace.kafka.formats import DECODERS, format_of
+from headrace.kafka.kinds import decoder_of
 
 BATCH_MESSAGES = 10_000
 TAKE_S = 0.1
@@ -59,7 +59,7 @@ class TopicLog(ExternalLog):
     ) -> None:
         self.spec, self._address, self._take = spec, address, take
         self._clock = clock or SystemClock()
-        self._decoder = DECODERS[format_of(address, spec.schema)](spec, address)
+        self._decoder = decoder_of(spec, address)
         self._bell = threading.Event()
 
     def refusing(self, take: Taker) -> TopicLog:

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,8 @@ class KafkaServer(Closeable):
         folder: of its data and its log; made when missing.
         properties: of the broker, added to those that it needs.
         clock: for waiting.
+        protocols: what it listens with besides ``PLAINTEXT``, such as ``SASL_SSL``, which takes
+            properties.
 
     Raises:
         InvalidInputError: no jars, or no Java, are installed.
@@ -57,6 +59,7 @@ class KafkaServer(Closeable):
         folder: Path,
         properties: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        protocols: Sequence[str] = (),
     ) -> None:
         self._clock = clock or SystemClock()
         self._folder = folder
@@ -64,10 +67,11 @@ class KafkaServer(Closeable):
         self._classes = ":".join(map(str, sorted(kafka_jars().glob("*.jar"))))
         folder.mkdir(parents=True, exist_ok=True)
         self.port, inner = free_port(), free_port()
-        listeners = f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{inner}"
+        self._ports = {"PLAINTEXT": self.port, **{one: free_port() for one in protocols}}
+        outer = ",".join(f"{one}://127.0.0.1:{port}" for one, port in self._ports.items())
         own = {
-            "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "listeners": f"{outer},CONTROLLER://127.0.0.1:{inner}",
+            "advertised.listeners": outer,
             "controller.quorum.voters": f"1@127.0.0.1:{inner}",
             "log.dirs": str(folder / "data"),
         }
@@ -87,20 +91,24 @@ class KafkaServer(Closeable):
         """Host and port."""
         return f"127.0.0.1:{self.port}"
 
+    def address_of(self, protocol: str) -> str:
+        """Return host and port of one of its protocols."""
+        return f"127.0.0.1:{self._ports[protocol]}"
+
     @property
     def pid(self) -> int:
         """Of its process."""
         assert self._process is not None
         return self._process.pid
 
-    def url(self, topic: str, **options: str) -> str:
+    def url(self, topic: str, protocol: str = "PLAINTEXT", **options: str) -> str:
         """Return the address of a topic, as jobs take it."""
         query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items())
-        return f"kafka://{self.address}/{topic}{'?' if query else ''}{query}"
+        return f"kafka://{self.address_of(protocol)}/{topic}{'?' if query else ''}{query}"
 
     def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
-            command = [_java(), *_JVM, "-cp", self._classes, program, *arguments]
+            command = [find_java(), *_JVM, "-cp", self._classes, program, *arguments]
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
 
     def _format(self) -> None:
@@ -174,7 +182,12 @@ def kafka_jars() -> Path:
     return found[-1]
 
 
-def _java() -> str:
+def find_java() -> str:
+    """Return the program ``java``.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if found is None:
