@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import parse_qsl
 
 from headrace import redaction
+from headrace.bus.readable import EXPIRED_POLICIES
 from headrace.errors import InvalidInputError
 
 SCHEME = "kafka://"
@@ -28,7 +29,8 @@ REGISTRY = "schema.registry."
 REGISTRY_URL = REGISTRY + "url"
 AUTO_REGISTER = "auto.register.schemas"
 ASK_S = 10.0
-OPTIONS = ("format", "group", "key", "partitions")
+DELIVERIES = ("exactly_once", "at_least_once")
+OPTIONS = ("delivery", "format", "group", "key", "offsets_expired", "partitions")
 _OWN = {
     "auto.offset.reset": "a job reads by the offsets in its manifests",
     "bootstrap.servers": "hosts are in the address",
@@ -95,6 +97,11 @@ class TopicAddress:
         return int(given) if given else None
 
     @property
+    def is_direct(self) -> bool:
+        """Whether slots send rows while an epoch runs: at least once."""
+        return self.option("delivery") == "at_least_once"
+
+    @property
     def registers(self) -> bool:
         """Whether a sink registers the schema of its rows; else it writes by the newest one."""
         return dict(self.client).get(AUTO_REGISTER, "true") == "true"
@@ -139,6 +146,10 @@ class TopicAddress:
                 wrong.append(f"unknown option {name!r}; {hint}, or a setting of librdkafka")
             elif name == "format" and value not in FORMATS:
                 wrong.append(f"format is {value!r}; expected one of {', '.join(FORMATS)}")
+            elif name == "delivery" and value not in DELIVERIES:
+                wrong.append(f"delivery is {value!r}; expected {' or '.join(DELIVERIES)}")
+            elif name == "offsets_expired" and value not in EXPIRED_POLICIES:
+                wrong.append(f"{name} is {value!r}; expected {', '.join(EXPIRED_POLICIES)}")
             elif name == "partitions" and not (value.isdigit() and int(value)):
                 wrong.append(f"partitions is {value!r}; expected a whole number from 1 on")
         for name, value in self.client:

@@ -27,6 +27,8 @@ _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,"
+    "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -46,6 +48,7 @@ class KafkaServer(Closeable):
         folder: of its data and its log; made when missing.
         properties: of the broker, added to those that it needs.
         clock: for waiting.
+        joins: another one, whose cluster it becomes a broker of.
         protocols: what it listens with besides ``PLAINTEXT``, such as ``SASL_SSL``, which takes
             properties.
 
@@ -60,6 +63,7 @@ class KafkaServer(Closeable):
         properties: Mapping[str, str] | None = None,
         clock: Clock | None = None,
         protocols: Sequence[str] = (),
+        joins: KafkaServer | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._folder = folder
@@ -69,12 +73,17 @@ class KafkaServer(Closeable):
         self.port, inner = free_port(), free_port()
         self._ports = {"PLAINTEXT": self.port, **{one: free_port() for one in protocols}}
         outer = ",".join(f"{one}://127.0.0.1:{port}" for one, port in self._ports.items())
+        self._voters = f"1@127.0.0.1:{inner}" if joins is None else joins._voters  # noqa: SLF001
         own = {
-            "listeners": f"{outer},CONTROLLER://127.0.0.1:{inner}",
+            "listeners": outer,
             "advertised.listeners": outer,
-            "controller.quorum.voters": f"1@127.0.0.1:{inner}",
+            "controller.quorum.voters": self._voters,
             "log.dirs": str(folder / "data"),
         }
+        if joins is None:
+            own["listeners"] += f",CONTROLLER://127.0.0.1:{inner}"
+        else:
+            own["process.roles"] = "broker"
         given = {**_PROPERTIES, **own, **(properties or {})}
         lines = "".join(f"{name}={value}\n" for name, value in given.items())
         self._settings = folder / "server.properties"
