@@ -10,10 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 import redis as client_library
-from tests.support.kafka import CLIENTS, KafkaServer, Topics
+from tests.support.kafka import CLIENTS, KafkaServer, RegistryServer, Topics
 from tests.support.servers import PostgresServer, RedisServer
-
-from headrace.testing.registry_server import RegistryServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

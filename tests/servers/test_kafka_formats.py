@@ -13,14 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.homes import rows_in
-from tests.support.kafka import KafkaServer, Topics
+from tests.support.kafka import KafkaServer, RegistryServer, Topics
 
 import headrace as hr
 from headrace import Job
 from headrace.bus import LogAwayError
 from headrace.errors import InvalidInputError
 from headrace.testing import TestDriver
-from headrace.testing.registry_server import RegistryServer
 
 lib: Any = importlib.import_module("confluent_kafka.schema_registry")
 AT = datetime(2024, 5, 6, 7, 8, 9, 123000, UTC)

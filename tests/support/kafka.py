@@ -14,8 +14,9 @@ from tests.support.processes import until
 from headrace.kafka.clients import CLIENTS
 from headrace.kafka.connector import connector
 from headrace.testing.kafka_server import KafkaServer
+from headrace.testing.registry_server import RegistryServer
 
-__all__ = ["CLIENTS", "KafkaServer", "Message", "Topics", "connector"]
+__all__ = ["CLIENTS", "KafkaServer", "Message", "RegistryServer", "Topics", "connector"]
 
 lib: Any = importlib.import_module("confluent_kafka")
 admin: Any = importlib.import_module("confluent_kafka.admin")

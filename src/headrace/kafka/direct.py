@@ -39,11 +39,12 @@ def send_now(address: TopicAddress, batches: Sequence[pa.RecordBatch], most_byte
     """
     producer = CLIENTS.producer(address, most_bytes)
     failed: list[Any] = []
-    counts = {"sent": 0, "there": 0}
+    answers: list[None] = []  # whichever thread polls appends to it
+    sent = 0
 
     def delivered(error: Any, message: Any) -> None:
         del message
-        counts["there"] += 1
+        answers.append(None)
         if error is not None:
             failed.append(error)
 
@@ -63,18 +64,18 @@ def send_now(address: TopicAddress, batches: Sequence[pa.RecordBatch], most_byte
                         on_delivery=delivered,
                         **time,
                     )
-                    counts["sent"] += 1
+                    sent += 1
                     break
                 except BufferError:
                     producer.poll(POLL_S)
         producer.poll(0)
-    while counts["there"] < counts["sent"] and not failed:
+    while len(answers) < sent and not failed:
         if deadline.expired:
             raise _away(address, "messages were not taken in time")
         producer.poll(POLL_S)
     if failed:
         raise _told(address, library().KafkaException(failed[0]))
-    return counts["sent"]
+    return sent
 
 
 def _told(address: TopicAddress, error: Exception) -> Exception:

@@ -70,9 +70,7 @@ class ProtobufSchema:
         self._number, pool = schema.number, pools.DescriptorPool()
         try:
             for one in _files(schema):
-                pool.Add(one) if hasattr(pool, "Add") else pool.AddSerializedFile(
-                    one.SerializeToString()
-                )
+                pool.AddSerializedFile(one.SerializeToString())
                 last = one.name
             self.file = pool.FindFileByName(last)
         except (TypeError, ValueError, KeyError) as error:

@@ -73,7 +73,7 @@ class KafkaServer(Closeable):
         self.port, inner = free_port(), free_port()
         self._ports = {"PLAINTEXT": self.port, **{one: free_port() for one in protocols}}
         outer = ",".join(f"{one}://127.0.0.1:{port}" for one, port in self._ports.items())
-        self._voters = f"1@127.0.0.1:{inner}" if joins is None else joins._voters  # noqa: SLF001
+        self._voters: str = f"1@127.0.0.1:{inner}" if joins is None else joins._voters  # noqa: SLF001
         own = {
             "listeners": outer,
             "advertised.listeners": outer,
