@@ -42,6 +42,7 @@ test: setup
 	@tools/postgres.sh || true
 	@tools/delta.sh || true
 	@tools/kafka.sh || true
+	@tools/registry.sh || true
 	@tools/spark_classes.sh || true
 	@$(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
 

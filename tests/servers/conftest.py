@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 import redis as client_library
-from tests.support.kafka import CLIENTS, KafkaServer, Topics
+from tests.support.kafka import CLIENTS, KafkaServer, RegistryServer, Topics
 from tests.support.servers import PostgresServer, RedisServer
 
 
@@ -84,6 +84,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
 @pytest.fixture
 def topics(kafka: KafkaServer) -> Topics:
     return Topics(kafka.address)
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    """A schema registry that nobody kills."""
+    with RegistryServer(tmp_path_factory.mktemp("registry")) as server:
+        yield server
 
 
 def ask(url: str, query: str) -> list[tuple[Any, ...]]:

@@ -14,8 +14,9 @@ from tests.support.processes import until
 from headrace.kafka.clients import CLIENTS
 from headrace.kafka.connector import connector
 from headrace.testing.kafka_server import KafkaServer
+from headrace.testing.registry_server import RegistryServer
 
-__all__ = ["CLIENTS", "KafkaServer", "Message", "Topics", "connector"]
+__all__ = ["CLIENTS", "KafkaServer", "Message", "RegistryServer", "Topics", "connector"]
 
 lib: Any = importlib.import_module("confluent_kafka")
 admin: Any = importlib.import_module("confluent_kafka.admin")
@@ -41,9 +42,9 @@ class Topics:
         self._given = {"bootstrap.servers": address, "log_level": "2"}
         self._admin = admin.AdminClient(dict(self._given))
 
-    def create(self, name: str, partitions: int = 1, **settings: str) -> None:
+    def create(self, name: str, partitions: int = 1, copies: int = 1, **settings: str) -> None:
         config = {key.replace("_", "."): value for key, value in settings.items()}
-        new = admin.NewTopic(name, partitions, 1, config=config)
+        new = admin.NewTopic(name, partitions, copies, config=config)
         self._admin.create_topics([new])[name].result(SOON_S)
         until(lambda: self._is_there(name, partitions), f"topic {name}")
 
@@ -173,6 +174,20 @@ class Topics:
             return [one.offset for one in consumer.committed(places, SOON_S)]
         finally:
             consumer.close()
+
+    def brokers(self) -> int:
+        """Return how many brokers there are."""
+        return len(self._admin.list_topics(timeout=SOON_S).brokers)
+
+    def leaders(self, name: str) -> set[tuple[str, int, int]]:
+        """Return the broker that leads each partition: topic, partition, broker."""
+        found = self._admin.list_topics(name, SOON_S).topics[name].partitions
+        return {(name, number, one.leader) for number, one in found.items()}
+
+    def in_sync(self, name: str, copies: int) -> bool:
+        """Say whether so many brokers have all that each partition has."""
+        found = self._admin.list_topics(name, SOON_S).topics[name].partitions
+        return all(len(one.isrs) == copies for one in found.values())
 
     def exists(self, name: str) -> bool:
         return name in self._admin.list_topics(timeout=SOON_S).topics

@@ -162,6 +162,7 @@ class ExternalStream(ReadOnlyStream):
     def __init__(self, log: ExternalLog, said: str) -> None:
         self._log = log
         super().__init__(log.spec, said)
+        self.expired = log.expired
 
     @property
     def identity(self) -> str:

@@ -20,6 +20,8 @@ from headrace.errors import InvalidInputError, UnavailableError
 
 NEVER = 2**63 - 1
 FOLLOW_CHECK_S = 0.2
+FAIL, EARLIEST, LATEST = EXPIRED_POLICIES = ("fail", "earliest", "latest")
+"""What a job does whose next rows are gone: fail, or continue with the oldest or at the end."""
 
 Taker = Callable[[int, bytes, InvalidInputError], None]
 """Takes a row that cannot be read: its offset, its bytes, and why."""
@@ -37,10 +39,12 @@ class ReadableLog(ABC):
 
     ``identity`` is what no other log has, also none that is created under its name once it was
     removed: an offset means something only together with it. It is empty where it is unknown.
+    ``expired`` is what a job shall do whose next rows are gone, of ``EXPIRED_POLICIES``.
     """
 
     spec: StreamSpec
     identity: str
+    expired: str = FAIL
 
     @abstractmethod
     def begins(self) -> list[int]:

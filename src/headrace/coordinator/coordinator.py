@@ -6,7 +6,7 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -36,6 +36,11 @@ from headrace.coordinator.epoch_ranges import (
     plan_ranges,
 )
 from headrace.coordinator.epoch_records import EpochLimits, EpochPlan, EpochSummary, rows_behind
+from headrace.coordinator.expired_offsets import (
+    expired_counts,
+    jumps_past_expired,
+    positions_after,
+)
 from headrace.coordinator.host_commands import HostCommands
 from headrace.coordinator.inputs import (
     Ends,
@@ -138,6 +143,8 @@ class Coordinator:
         self._published = ""
         self._has_generation = False
         self._recorded: EpochPlan | None = None
+        self.notify: Callable[[str], None] = lambda line: None
+        """Called with a line when something is not as it should be, and the job continues."""
         self.seen_ends: Ends = {}
         """Ends of the inputs when work was last looked for: what is beyond is news."""
 
@@ -491,7 +498,8 @@ class Coordinator:
         self._plan = self._inputs.widened(self._plan, ends)
         identities = self._new_identities(streams)
         check_ends(self._plan, state, ends)
-        added = self._inputs.added(self._plan, state, ends)
+        jumps = jumps_past_expired(self._plan, state, streams, ends)
+        added = positions_after(jumps, state, self._inputs.added(self._plan, state, ends))
         state = with_positions(state, added)
         is_full = sum([task.waiting for task in state.tasks.values()]) > self._limits.max_waiting
         order = self._limits.order
@@ -500,7 +508,7 @@ class Coordinator:
             check_retained(ranges, {one.operator: streams[one.stream] for one in self._plan.reads})
         ended = not ranges and has_read_all(self._plan, state)
         due = next_wall_deadline(state)
-        is_due = ranges or ended or force or (due is not None and due <= now)
+        is_due = ranges or jumps or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
             self.locate_slots(MisplacedError("slots have left or joined"))
         if self._inputs.shown is not None:
@@ -522,12 +530,15 @@ class Coordinator:
             rested=resting(streams, ends),
             identities=identities,
             inputs=added,
+            operators=expired_counts(jumps),
             read_ms=int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
             context=self.members.placement_context(state),
         )
+        for jump in jumps:
+            self.notify(jump.text)
         return run if is_due or self.members.wants(run.placing) else None
 
     def publish(self) -> int:

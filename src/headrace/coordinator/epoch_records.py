@@ -34,8 +34,8 @@ class EpochPlan(msgspec.Struct, frozen=True):
     """The hidden inputs of an epoch, beside the state before it and the rows that it reads.
 
     ``watermarks`` are those that source stages reached, where the epoch is over and they are
-    known; ``added`` positions of partitions that came; ``max_bytes`` bounds what is read of all
-    ranges. Only the keyed tasks ``only`` run, where it names some.
+    known; ``added`` positions of partitions that came, or whose next rows are gone; ``max_bytes``
+    bounds what is read of all ranges. Only the keyed tasks ``only`` run, where it names some.
     """
 
     epoch: int
@@ -62,7 +62,9 @@ class EpochPlan(msgspec.Struct, frozen=True):
             rested=run.rested,
             tables=run.tables,
             added={
-                name: {p: at for p, at in positions.items() if p not in before.inputs.get(name, {})}
+                name: {
+                    p: at for p, at in positions.items() if before.inputs.get(name, {}).get(p) != at
+                }
                 for name, positions in run.state.inputs.items()
             },
             max_bytes=run.max_bytes,

@@ -280,6 +280,7 @@ class JobRun:
         runner = engine.runner(one, share)
         part = one.coordinator(runner, context)
         limit_s = context.settings.state.recovery_timeout_s
+        part.notify = self.listeners.notice
         watch = RecoveryWatch(root, context.files, context.clock, limit_s)
         held.enter_context(_backing_up(one.copier, part, self.listeners.notice))
         held.enter_context(_stopping(self.control, part, runner, root))

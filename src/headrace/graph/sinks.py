@@ -212,6 +212,22 @@ class Sink(ABC):
             InvalidInputError: a row cannot be sent; nothing of the epoch counts.
         """
 
+    @property
+    def sends_at_once(self) -> bool:
+        """Return whether slots send rows while an epoch runs, by ``send``, at least once."""
+        return False
+
+    def send(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> None:
+        """Send all rows of a slot's epoch, for a sink that ``sends_at_once``.
+
+        Runs in the slots, in the place of ``prepare``; again, if the epoch is run again.
+
+        Raises:
+            InvalidInputError: a row cannot be sent; nothing of the epoch counts.
+            UnavailableError: the receiver does not answer; the epoch is run again.
+        """
+        raise InternalError("the sink does not send at once")
+
     @abstractmethod
     def open(self, site: SinkSite) -> Receiver:
         """Return the driver's side, after checking that the receiver can take the rows.

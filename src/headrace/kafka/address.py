@@ -1,6 +1,7 @@
 """Addresses of topics: ``kafka://HOST:9092,HOST:9092/TOPIC?OPTION=VALUE``.
 
-Options with a dot in their names are settings of the client, as librdkafka names them. A secret is
+Options with a dot in their names are settings of the client, as librdkafka names them; those below
+``schema.registry.`` are of the registry's client, as Confluent names them. A secret is
 not in an address: ``env:NAME`` and ``file:PATH`` say where it is, and it is read where a client is
 made.
 """
@@ -16,12 +17,20 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 from headrace import redaction
+from headrace.bus.readable import EXPIRED_POLICIES
 from headrace.errors import InvalidInputError
 
 SCHEME = "kafka://"
-FORMATS = ("json", "raw")
+FORMATS = ("arrow", "avro", "json", "jsonschema", "protobuf", "raw")
+REGISTERED = ("avro", "jsonschema", "protobuf")
+"""Formats whose schemas are in a registry."""
+
+REGISTRY = "schema.registry."
+REGISTRY_URL = REGISTRY + "url"
+AUTO_REGISTER = "auto.register.schemas"
 ASK_S = 10.0
-OPTIONS = ("format", "group", "key", "partitions")
+DELIVERIES = ("exactly_once", "at_least_once")
+OPTIONS = ("delivery", "format", "group", "key", "offsets_expired", "partitions")
 _OWN = {
     "auto.offset.reset": "a job reads by the offsets in its manifests",
     "bootstrap.servers": "hosts are in the address",
@@ -35,7 +44,12 @@ _OWN = {
 }
 _TOPIC = re.compile(r"[A-Za-z0-9._*-]{1,249}")
 _PLACE = re.compile(r"(env|file):(.+)")
-_PRIVATE = ("ssl.key.pem", "ssl.keystore.password", "sasl.oauthbearer.config")
+_PRIVATE = (
+    "sasl.oauthbearer.config",
+    "schema.registry.basic.auth.user.info",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+)
 
 
 @dataclass(frozen=True)
@@ -88,6 +102,21 @@ class TopicAddress:
         return int(given) if given else None
 
     @property
+    def is_direct(self) -> bool:
+        """Whether slots send rows while an epoch runs: at least once."""
+        return self.option("delivery") == "at_least_once"
+
+    @property
+    def registers(self) -> bool:
+        """Whether a sink registers the schema of its rows; else it writes by the newest one."""
+        return dict(self.client).get(AUTO_REGISTER, "true") == "true"
+
+    @property
+    def subject(self) -> str:
+        """What the schemas of values are registered under: TopicNameStrategy."""
+        return f"{self.topic}-value"
+
+    @property
     def patience_s(self) -> float:
         """How long an answer may take that is no message: ``socket.timeout.ms``."""
         given = dict(self.client).get("socket.timeout.ms", "")
@@ -123,6 +152,10 @@ class TopicAddress:
                 wrong.append(f"unknown option {name!r}; {hint}, or a setting of librdkafka")
             elif name == "format" and value not in FORMATS:
                 wrong.append(f"format is {value!r}; expected one of {', '.join(FORMATS)}")
+            elif name == "delivery" and value not in DELIVERIES:
+                wrong.append(f"delivery is {value!r}; expected {' or '.join(DELIVERIES)}")
+            elif name == "offsets_expired" and value not in EXPIRED_POLICIES:
+                wrong.append(f"{name} is {value!r}; expected {', '.join(EXPIRED_POLICIES)}")
             elif name == "partitions" and not (value.isdigit() and int(value)):
                 wrong.append(f"partitions is {value!r}; expected a whole number from 1 on")
         for name, value in self.client:
@@ -133,7 +166,21 @@ class TopicAddress:
                     f"the value of {name} is in the address, where many can read it; expected "
                     "env:NAME or file:PATH instead, which say where it is"
                 )
-        return wrong
+            elif name == AUTO_REGISTER and value not in ("true", "false"):
+                wrong.append(f"{name} is {value!r}; expected true or false")
+        return wrong + self._registry_mistakes()
+
+    def _registry_mistakes(self) -> list[str]:
+        url = dict(self.client).get(REGISTRY_URL, "")
+        form = self.option("format")
+        if form in REGISTERED and not url:
+            return [f"format is {form}, whose schemas are in a registry; give {REGISTRY_URL}=URL"]
+        if url and (not url.startswith(("http://", "https://")) or "@" in url):
+            return [
+                f"{REGISTRY_URL} is {redaction.without_login(url)!r}; expected http://HOST:8081, "
+                f"and a login by {REGISTRY}basic.auth.user.info"
+            ]
+        return []
 
     def settings(self, environment: Mapping[str, str] | None = None) -> dict[str, str]:
         """Return the settings of a client, with secrets from their places.
@@ -141,8 +188,24 @@ class TopicAddress:
         Raises:
             InvalidInputError: a variable is not set, or a file cannot be read.
         """
-        given = {name: self._value(name, value, environment) for name, value in self.client}
+        given = {
+            name: self._value(name, value, environment)
+            for name, value in self.client
+            if not name.startswith(REGISTRY) and name != AUTO_REGISTER
+        }
         return {"bootstrap.servers": self.servers, "log_level": "2", **given}
+
+    def registry(self, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+        """Return the settings of the registry's client, with secrets from their places.
+
+        Raises:
+            InvalidInputError: a variable is not set, or a file cannot be read.
+        """
+        return {
+            name.removeprefix(REGISTRY): self._value(name, value, environment)
+            for name, value in self.client
+            if name.startswith(REGISTRY)
+        }
 
     def _value(self, name: str, value: str, environment: Mapping[str, str] | None) -> str:
         place = _PLACE.fullmatch(value)

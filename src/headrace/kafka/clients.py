@@ -231,12 +231,13 @@ class KafkaClients:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._admins: dict[Any, Any] = {}
+        self._producers: dict[Any, Any] = {}
         self._readers: OrderedDict[Any, list[PartitionReader]] = OrderedDict()
 
     def _own(self) -> None:
         """Leave those of a parent process alone: their threads are not here."""
         if self._pid != os.getpid():
-            self._inherited.append((self._admins, self._readers))
+            self._inherited.append((self._admins, self._readers, self._producers))
             self._begin()
 
     def admin(self, address: TopicAddress) -> Any:
@@ -249,6 +250,28 @@ class KafkaClients:
                 self._admins[key] = made(admin_library().AdminClient, settings, address)
             return self._admins[key]
 
+    def producer(self, address: TopicAddress, most_bytes: int) -> Any:
+        """Return an idempotent producer, for any thread.
+
+        Args:
+            address: of a topic; those with the same settings share it.
+            most_bytes: of a message.
+        """
+        settings = address.settings()
+        own = {
+            "message.timeout.ms": str(int(2000 * address.patience_s)),
+            **settings,
+            "enable.idempotence": "true",
+            "partitioner": "murmur2_random",
+            "message.max.bytes": str(most_bytes),
+        }
+        key = tuple(sorted(settings.items()))
+        with self._lock:
+            self._own()
+            if key not in self._producers:
+                self._producers[key] = made(library().Producer, own, address)
+            return self._producers[key]
+
     def renew(self, address: TopicAddress) -> None:
         """Ask with another client from now on.
 
@@ -258,6 +281,7 @@ class KafkaClients:
         with self._lock:
             self._own()
             self._admins.pop(key, None)
+            self._producers.pop(key, None)
 
     @contextmanager
     def reader(self, address: TopicAddress, partition: int) -> Iterator[PartitionReader]:

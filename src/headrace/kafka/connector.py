@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from headrace.bus import StreamSpec
 from headrace.kafka.address import TopicAddress
-from headrace.kafka.formats import TIMESTAMP, columns_of
+from headrace.kafka.formats import TIMESTAMP
+from headrace.kafka.kinds import columns_of
 from headrace.kafka.sink import KafkaSink
 from headrace.kafka.topic_log import TopicLog, describe, topic_names
 

@@ -1,5 +1,7 @@
 """What is in messages, as columns: raw bytes, or JSON; and the columns that every message has.
 
+Formats whose schemas are in a registry are in modules of their own, and ``kinds`` names them all.
+
 Reading makes of a list of messages only what is asked for: each attribute of a message is a call.
 """
 
@@ -35,6 +37,9 @@ COMMON = pa.schema(
     ]
 )
 """Columns of every message; ``_timestamp`` is milliseconds, and null where a message has none."""
+
+Encoder = Callable[[pa.RecordBatch], list[bytes | None]]
+"""Makes the values of messages of rows."""
 
 
 class BadMessage(NamedTuple):
@@ -101,30 +106,26 @@ class RawDecoder(MessageDecoder):
         return Decoded(batch_of(columns, arrays, self.spec, len(messages)), None, ())
 
 
-class JsonDecoder(MessageDecoder):
-    """Each value is a JSON object; fields that are no columns are left out.
+class ColumnDecoder(MessageDecoder):
+    """Values that are rows, each of which has columns.
 
     A tombstone, which has no value, has nulls in all columns but those of its key.
     """
 
-    def __init__(self, spec: StreamSpec, address: TopicAddress) -> None:
-        super().__init__(spec, address)
-        own = [field for field in spec.schema if field.name not in COMMON.names]
-        self._own = StreamSpec(spec.name, spec.partitions, pa.schema(own))
-        self._read: JsonRowReader | None = None
-        self._reads: tuple[str, ...] = ()
-        self._bad: list[BadLine] = []
+    @abstractmethod
+    def rows(
+        self, values: Sequence[bytes], wanted: tuple[str, ...]
+    ) -> tuple[pa.RecordBatch, list[tuple[int, InvalidInputError]]]:
+        """Return values as these columns, and those that are not such: which, and why.
 
-    def _reader(self, columns: tuple[str, ...]) -> JsonRowReader:
-        """Read no other columns than those that are asked for."""
-        if self._read is None or self._reads != columns:
-            part = pa.schema([self._own.schema.field(name) for name in columns])
-            spec = StreamSpec(self.spec.name, self.spec.partitions, part)
-            self._read = JsonRowReader(
-                self.address.said, spec, self._bad.append, ignores_others=True
-            )
-            self._reads = columns
-        return self._read
+        Args:
+            values: none of them empty.
+            wanted: at least one column that is not of every message.
+        """
+
+    def kinds(self, wanted: Sequence[str]) -> pa.Schema:
+        """Return the schema of some columns."""
+        return pa.schema([self.spec.schema.field(name) for name in wanted])
 
     def decode(self, messages: Sequence[Any], columns: Sequence[str]) -> Decoded:
         """Return messages of one partition as these columns, in their order."""
@@ -134,31 +135,20 @@ class JsonDecoder(MessageDecoder):
             return Decoded(batch_of(columns, arrays, self.spec, len(messages)), None, ())
         values = [message.value() for message in messages]
         places: list[int] | None = None
+        some = values
         if not all(values):
             places = [place for place, value in enumerate(values) if value]
-        rows, bad = self._rows(values, places, wanted)
+            some = [values[place] for place in places]
+        rows, wrong = self.rows(some, wanted)
+        bad = [
+            BadMessage(places[at] if places else at, some[at], error) for at, error in sorted(wrong)
+        ]
         if bad:
             gone = {one.place for one in bad}
             places = [at for at in places or range(len(values)) if at not in gone]
         if places is None:
             return Decoded(self._with_common(columns, rows, messages), None, ())
         return self._with_tombstones(columns, wanted, messages, rows, places, bad)
-
-    def _rows(
-        self, values: Sequence[bytes], places: Sequence[int] | None, wanted: tuple[str, ...]
-    ) -> tuple[pa.RecordBatch, list[BadMessage]]:
-        """Return the rows of values that there are, and those that are no rows."""
-        reader = self._reader(wanted)
-        some = values if places is None else [values[place] for place in places]
-        lines = [line.replace(b"\n", b" ") if b"\n" in line else line for line in some]
-        numbers = range(len(values)) if places is None else places
-        self._bad.clear()
-        batch = reader.batch(RowChunk(lines, numbers))
-        bad = [
-            BadMessage(one.line, values[one.line], InvalidInputError(one.message))
-            for one in self._bad
-        ]
-        return batch, bad
 
     def _with_common(
         self, columns: Sequence[str], rows: pa.RecordBatch, messages: Sequence[Any]
@@ -213,6 +203,36 @@ class JsonDecoder(MessageDecoder):
         }
 
 
+class JsonDecoder(ColumnDecoder):
+    """Each value is a JSON object; fields that are no columns are left out."""
+
+    def __init__(self, spec: StreamSpec, address: TopicAddress) -> None:
+        super().__init__(spec, address)
+        self._read: JsonRowReader | None = None
+        self._reads: tuple[str, ...] = ()
+        self._bad: list[BadLine] = []
+
+    def _reader(self, wanted: tuple[str, ...]) -> JsonRowReader:
+        """Read no other columns than those that are asked for."""
+        if self._read is None or self._reads != wanted:
+            spec = StreamSpec(self.spec.name, self.spec.partitions, self.kinds(wanted))
+            self._read = JsonRowReader(
+                self.address.said, spec, self._bad.append, ignores_others=True
+            )
+            self._reads = wanted
+        return self._read
+
+    def rows(
+        self, values: Sequence[bytes], wanted: tuple[str, ...]
+    ) -> tuple[pa.RecordBatch, list[tuple[int, InvalidInputError]]]:
+        """Return values as these columns, and those that are not such: which, and why."""
+        reader = self._reader(wanted)
+        lines = [line.replace(b"\n", b" ") if b"\n" in line else line for line in values]
+        self._bad.clear()
+        batch = reader.batch(RowChunk(lines, range(len(lines))))
+        return batch, [(one.line, InvalidInputError(one.message)) for one in self._bad]
+
+
 def key_values(key: bytes, names: Sequence[str], spec: StreamSpec) -> list[Any]:
     """Return what a key has for columns: one is plain text, several are a JSON array.
 
@@ -250,59 +270,37 @@ def batch_of(
     return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
 
 
-DECODERS: dict[str, type[MessageDecoder]] = {"json": JsonDecoder, "raw": RawDecoder}
-
-
-def format_of(address: TopicAddress, schema: pa.Schema | None) -> str:
-    """Return the format of a topic that is read: JSON where it has columns, else raw."""
-    own = [] if schema is None else [one for one in schema if one.name not in COMMON.names]
-    is_raw = not own or own == [pa.field(VALUE, pa.binary())]
-    return address.option("format") or ("raw" if is_raw else "json")
-
-
-def columns_of(address: TopicAddress, schema: pa.Schema | None) -> pa.Schema:
-    """Return the columns that a topic is read as: those of its values, and the common ones.
-
-    Raises:
-        InvalidInputError: the columns do not go with the format.
-    """
-    if format_of(address, schema) == "raw":
-        return pa.schema([(VALUE, pa.binary()), *COMMON])
-    if schema is None:
-        raise InvalidInputError(
-            f"{address.said} has JSON, whose columns nobody gives; give the input schema="
-        )
-    own = [field for field in schema if field.name not in COMMON.names]
-    missing = [name for name in address.key if name not in schema.names]
-    if missing:
-        raise InvalidInputError(
-            f"{address.said}: key columns {missing} are not in the schema; found {schema.names}"
-        )
-    if not own:
-        raise InvalidInputError(f"{address.said}: schema= has no column of the JSON itself")
-    return pa.schema([*own, *COMMON])
-
-
-def encoder_of(schema: pa.Schema, key: Sequence[str]) -> Callable[[pa.RecordBatch], Any]:
-    """Return what makes values of rows as JSON; ``None`` for a tombstone.
-
-    A row is a tombstone if all its columns but those of the key are null.
-    """
-    own = [name for name in schema.names if name not in COMMON.names]
-    rest = [name for name in own if name not in key]
+def json_encoder(schema: pa.Schema, key: Sequence[str]) -> Encoder:
+    """Return what makes values of rows as JSON; ``None`` for a tombstone."""
     encode = msgspec.json.Encoder(enc_hook=_plain, decimal_format="string").encode
+    by_row = values_of(schema, key, lambda row: encode(_finite(row)))
+    own = own_names(schema)
+    rest = [name for name in own if name not in key]
 
     def encoded(batch: pa.RecordBatch) -> list[bytes | None]:
         quick = json_of_columns(batch.select(own))
-        if quick is not None:
-            return without_tombstones(quick, batch.select(rest) if key else None)
+        if quick is None:
+            return by_row(batch)
+        return without_tombstones(quick, batch.select(rest) if key else None)
+
+    return encoded
+
+
+def values_of(
+    schema: pa.Schema, key: Sequence[str], encode: Callable[[dict[str, Any]], bytes]
+) -> Encoder:
+    """Return what makes values of rows, one by one; ``None`` for a tombstone.
+
+    A row is a tombstone if all its columns but those of the key are null.
+    """
+    own = own_names(schema)
+    rest = [name for name in own if name not in key]
+
+    def encoded(batch: pa.RecordBatch) -> list[bytes | None]:
         rows = batch.select(own).to_pylist()
         if not key or not rest:
-            return [encode(_finite(row)) for row in rows]
-        return [
-            None if all(row[name] is None for name in rest) else encode(_finite(row))
-            for row in rows
-        ]
+            return [encode(row) for row in rows]
+        return [None if all(row[name] is None for name in rest) else encode(row) for row in rows]
 
     return encoded
 
@@ -325,6 +323,11 @@ def without_tombstones(
     return found
 
 
+def own_names(schema: pa.Schema) -> list[str]:
+    """Return the columns that are of the value of a message."""
+    return [name for name in schema.names if name not in COMMON.names]
+
+
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
     return {name: None if _is_odd(value) else value for name, value in row.items()}
 
@@ -339,6 +342,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime | time | Decimal):
         return str(value)
     raise NotImplementedError(type(value).__name__)
+
+
+def raw_encoder(batch: pa.RecordBatch) -> list[bytes | None]:
+    """Return what the column ``value`` has."""
+    column = batch.column(VALUE)
+    return list(
+        (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist()
+    )
 
 
 def encoded_keys(batch: pa.RecordBatch, key: Sequence[str]) -> list[bytes | None]:

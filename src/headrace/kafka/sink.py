@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from headrace.bus import LogAwayError
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
@@ -39,7 +40,9 @@ from headrace.kafka.clients import (
     name_of,
     refusal,
 )
-from headrace.kafka.formats import HEADER_LIST, HEADERS, KEY, TIMESTAMP, encoded_keys, encoder_of
+from headrace.kafka.direct import NEVER, send_now
+from headrace.kafka.formats import HEADER_LIST, HEADERS, KEY, TIMESTAMP, encoded_keys
+from headrace.kafka.kinds import column_mistakes, encoder_of
 from headrace.records.schema import as_milliseconds
 
 MESSAGES = pa.schema(
@@ -59,7 +62,6 @@ GRACE_S = 5.0
 TRIES = 3
 _ABANDONED: list[Any] = []
 _FENCED = {"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
-_NEVER = {"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "POLICY_VIOLATION", "INVALID_CONFIG"}
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -101,11 +103,17 @@ class KafkaSink(Sink):
     def identity(self) -> str:
         """The topic and the form of its messages."""
         key = f", key {', '.join(self.topic.key)}" if self.topic.key else ""
-        return f"{self.topic.said}, {self.topic.option('format', 'json')}{key}"
+        how = ", at least once" if self.topic.is_direct else ""
+        return f"{self.topic.said}, {self.topic.option('format', 'json')}{key}{how}"
 
     @property
     def promise(self) -> str:
         """The guarantee for readers."""
+        if self.topic.is_direct:
+            return (
+                f"at-least-once at {self.topic.servers}: slots send while an epoch runs, and again "
+                "if it is run again"
+            )
         return (
             f"exactly-once at {self.topic.servers}, for readers with isolation.level="
             "read_committed: messages and how far the sink is are one transaction"
@@ -135,39 +143,53 @@ class KafkaSink(Sink):
                     f"column {name!r} is {schema.field(name).type}; expected "
                     f"{' or '.join(map(str, kinds))}"
                 )
-        if self.is_raw and ("value" not in schema.names or not _is_bytes(schema, "value")):
-            wrong.append("format is raw; expected a column 'value' of bytes or text")
-        return wrong
-
-    @property
-    def is_raw(self) -> bool:
-        """Say whether values are written as they are."""
-        return self.topic.option("format", "json") == "raw"
+        return wrong + column_mistakes(self.topic, schema)
 
     def prepare(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> list[Bytes]:
         """Return the messages of rows, in their order.
 
         Raises:
-            InvalidInputError: a message is larger than the client sends.
+            InvalidInputError: a message is larger than the client sends, or the registry refuses
+                its schema.
+            LogAwayError: the registry does not answer.
         """
-        encode = encoder_of(schema, self.topic.key)
-        most = self.most_bytes
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, MESSAGES) as writer:
-            for batch in batches:
-                keys = encoded_keys(batch, self.topic.key)
-                values = _raw(batch) if self.is_raw else encode(batch)
-                for key, value in zip(keys, values, strict=True):
-                    size = len(key or b"") + len(value or b"")
-                    if size > most:
-                        raise self._too_large(size, most, key)
-                columns = [keys, values, self._times(batch), self._headers(batch)]
-                arrays = [
-                    one if isinstance(one, pa.Array) else pa.array(one, field.type)
-                    for one, field in zip(columns, MESSAGES, strict=True)
-                ]
-                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=MESSAGES))
+            for batch in self._messages(batches, schema):
+                writer.write_batch(batch)
         return [sink.getvalue()]
+
+    @property
+    def sends_at_once(self) -> bool:
+        """Say whether slots send rows while an epoch runs: ``delivery=at_least_once``."""
+        return self.topic.is_direct
+
+    def send(self, batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> None:
+        """Send the messages of rows, in their order; returns when brokers have them.
+
+        Raises:
+            InvalidInputError: a message is too large, or is refused.
+            LogAwayError: brokers or the registry do not answer.
+        """
+        send_now(self.topic, list(self._messages(batches, schema)), self.most_bytes)
+
+    def _messages(
+        self, batches: Sequence[pa.RecordBatch], schema: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
+        encode, most = encoder_of(self.topic, schema), self.most_bytes
+        for batch in batches:
+            keys = encoded_keys(batch, self.topic.key)
+            values = encode(batch)
+            for key, value in zip(keys, values, strict=True):
+                size = len(key or b"") + len(value or b"")
+                if size > most:
+                    raise self._too_large(size, most, key)
+            columns = [keys, values, self._times(batch), self._headers(batch)]
+            arrays = [
+                one if isinstance(one, pa.Array) else pa.array(one, field.type)
+                for one, field in zip(columns, MESSAGES, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
 
     @property
     def most_bytes(self) -> int:
@@ -194,19 +216,7 @@ class KafkaSink(Sink):
 
     def open(self, site: SinkSite) -> Receiver:
         """Return the sending side, after a look at the topic, which is created if it is missing."""
-        return TransactionalReceiver(self, site)
-
-
-def _is_bytes(schema: pa.Schema, name: str) -> bool:
-    kind = schema.field(name).type
-    return bool(pa.types.is_binary(kind) or pa.types.is_string(kind))
-
-
-def _raw(batch: pa.RecordBatch) -> list[bytes | None]:
-    column = batch.column("value")
-    return list(
-        (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist()
-    )
+        return (DirectReceiver if self.sends_at_once else TransactionalReceiver)(self, site)
 
 
 class _FencedError(Exception):
@@ -247,6 +257,7 @@ class TransactionalReceiver(Receiver):
         self.close()
         self._is_cut = False
         self._check_topic()
+        self._check_schema()
         settings = self._address.settings()
         lib = library()
         own = {"group.id": self._name, "enable.auto.commit": "false"}
@@ -339,6 +350,13 @@ class TransactionalReceiver(Receiver):
                 f"{OVERHEAD_BYTES} around them; raise the former, or lower the latter",
                 operator=self._site.operator,
             )
+
+    def _check_schema(self) -> None:
+        """Have the registry, if there is one, take the schema of the rows before any is read."""
+        try:
+            encoder_of(self._address, self._site.schema)
+        except LogAwayError as error:
+            raise ReceiverAwayError(error.message, operator=self._site.operator) from error
 
     def _await_topic(self) -> None:
         """Return when brokers know the topic that was created."""
@@ -463,7 +481,7 @@ class TransactionalReceiver(Receiver):
                 return _FencedError()
             if (found := refusal(one, self._address)) is not None:
                 return found
-            if name_of(one) in _NEVER:
+            if name_of(one) in NEVER:
                 return InvalidInputError(
                     f"{self._address.at} refuses what is sent: {error_of(one).str()}; the epoch is "
                     "committed and waits: change the topic, and start the job again",
@@ -489,6 +507,30 @@ class TransactionalReceiver(Receiver):
                 producer.flush(0)
         if consumer is not None:
             consumer.close()
+
+
+class DirectReceiver(TransactionalReceiver):
+    """Looks at the topic when it is made; slots send, and it sends what a merge has prepared."""
+
+    def _connect(self) -> None:
+        self.close()
+        self._check_topic()
+        self._check_schema()
+
+    def commit(self, epoch: SinkEpoch) -> None:
+        """Send what files of an epoch have; those of a job's own epochs are none.
+
+        Raises:
+            ReceiverAwayError: no broker answers; some messages may be there.
+            InvalidInputError: the topic refuses what is sent.
+        """
+        for prepared in epoch.files:
+            with pa.memory_map(str(prepared.path)) as file, pa.ipc.open_file(file) as reader:
+                batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+                try:
+                    send_now(self._address, batches, self._sink.most_bytes)
+                except LogAwayError as error:
+                    raise ReceiverAwayError(error.message, operator=self._site.operator) from error
 
 
 _Message = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes]] | None]

@@ -14,7 +14,7 @@ import numpy as np
 
 from headrace.bus import ExternalLog, LogAwayError, OffsetBatch, StreamSpec
 from headrace.bus.log import offset_gone
-from headrace.bus.readable import Taker
+from headrace.bus.readable import FAIL, Taker
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import InvalidInputError
 from headrace.kafka.address import TopicAddress
@@ -27,7 +27,7 @@ from headrace.kafka.clients import (
     name_of,
     told,
 )
-from headrace.kafka.formats import DECODERS, format_of
+from headrace.kafka.kinds import decoder_of
 
 BATCH_MESSAGES = 10_000
 TAKE_S = 0.1
@@ -58,8 +58,9 @@ class TopicLog(ExternalLog):
         take: Taker | None = None,
     ) -> None:
         self.spec, self._address, self._take = spec, address, take
+        self.expired = address.option("offsets_expired", FAIL)
         self._clock = clock or SystemClock()
-        self._decoder = DECODERS[format_of(address, spec.schema)](spec, address)
+        self._decoder = decoder_of(spec, address)
         self._bell = threading.Event()
 
     def refusing(self, take: Taker) -> TopicLog:

@@ -165,8 +165,11 @@ class SinkNode(Node):
 def write_sinks(nodes: Sequence[SinkNode], writer: OutputWriter) -> list[SinkPart]:
     """Prepare what the tasks of a slot send, task after task, and write it durably.
 
+    What goes to a sink that sends at once is sent, and nothing of it is written.
+
     Raises:
         InvalidInputError: a sink refuses a row; names the operator.
+        UnavailableError: one that sends at once does not answer.
     """
     parts: list[SinkPart] = []
     for name in dict.fromkeys([node.name for node in nodes]):
@@ -177,6 +180,9 @@ def write_sinks(nodes: Sequence[SinkNode], writer: OutputWriter) -> list[SinkPar
             continue
         binding = same[0].binding
         try:
+            if binding.sink.sends_at_once:
+                binding.sink.send(batches, binding.schema)
+                continue
             content = binding.sink.prepare(batches, binding.schema)
         except InvalidInputError as error:
             name_operator(error, name)

@@ -10,7 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,"
+    "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -47,6 +49,9 @@ class KafkaServer(Closeable):
         folder: of its data and its log; made when missing.
         properties: of the broker, added to those that it needs.
         clock: for waiting.
+        joins: another one, whose cluster it becomes a broker of.
+        protocols: what it listens with besides ``PLAINTEXT``, such as ``SASL_SSL``, which takes
+            properties.
 
     Raises:
         InvalidInputError: no jars, or no Java, are installed.
@@ -58,6 +63,8 @@ class KafkaServer(Closeable):
         folder: Path,
         properties: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        protocols: Sequence[str] = (),
+        joins: KafkaServer | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._folder = folder
@@ -65,13 +72,19 @@ class KafkaServer(Closeable):
         self._classes = ":".join(map(str, sorted(kafka_jars().glob("*.jar"))))
         folder.mkdir(parents=True, exist_ok=True)
         self.port, inner = free_port(), free_port()
-        listeners = f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{inner}"
+        self._ports = {"PLAINTEXT": self.port, **{one: free_port() for one in protocols}}
+        outer = ",".join(f"{one}://127.0.0.1:{port}" for one, port in self._ports.items())
+        self._voters: str = f"1@127.0.0.1:{inner}" if joins is None else joins._voters  # noqa: SLF001
         own = {
-            "listeners": listeners,
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
-            "controller.quorum.voters": f"1@127.0.0.1:{inner}",
+            "listeners": outer,
+            "advertised.listeners": outer,
+            "controller.quorum.voters": self._voters,
             "log.dirs": str(folder / "data"),
         }
+        if joins is None:
+            own["listeners"] += f",CONTROLLER://127.0.0.1:{inner}"
+        else:
+            own["process.roles"] = "broker"
         given = {**_PROPERTIES, **own, **(properties or {})}
         lines = "".join(f"{name}={value}\n" for name, value in given.items())
         self._settings = folder / "server.properties"
@@ -88,20 +101,24 @@ class KafkaServer(Closeable):
         """Host and port."""
         return f"127.0.0.1:{self.port}"
 
+    def address_of(self, protocol: str) -> str:
+        """Return host and port of one of its protocols."""
+        return f"127.0.0.1:{self._ports[protocol]}"
+
     @property
     def pid(self) -> int:
         """Of its process."""
         assert self._process is not None
         return self._process.pid
 
-    def url(self, topic: str, **options: str) -> str:
+    def url(self, topic: str, protocol: str = "PLAINTEXT", **options: str) -> str:
         """Return the address of a topic, as jobs take it."""
         query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items())
-        return f"kafka://{self.address}/{topic}{'?' if query else ''}{query}"
+        return f"kafka://{self.address_of(protocol)}/{topic}{'?' if query else ''}{query}"
 
     def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
-            command = [_java(), *_JVM, "-cp", self._classes, program, *arguments]
+            command = [find_java(), *_JVM, "-cp", self._classes, program, *arguments]
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
 
     def _format(self) -> None:
@@ -180,7 +197,12 @@ def kafka_jars() -> Path:
     return found[-1]
 
 
-def _java() -> str:
+def find_java() -> str:
+    """Return the program ``java``.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if found is None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.plans import planned
 from tests.support.runs import World
 
 import headrace as hr
@@ -34,7 +35,17 @@ def copying(source: str, target: object = "copied") -> Job:
         (f"{PLACE}/", r"found topic ''"),
         (f"{PLACE}/a b", r"found topic 'a b'"),
         (f"{PLACE}/topic?fromat=json", r"unknown option 'fromat'; did you mean 'format'"),
-        (f"{PLACE}/topic?format=avro", r"format is 'avro'; expected one of json, raw"),
+        (f"{PLACE}/topic?format=avor", r"format is 'avor'; expected one of arrow, avro, json"),
+        (f"{PLACE}/topic?format=avro", r"schemas are in a registry; give schema\.registry\.url="),
+        (
+            f"{PLACE}/topic?schema.registry.url=http://me:secret22@host",
+            r"expected http://HOST:8081",
+        ),
+        (
+            f"{PLACE}/topic?schema.registry.url=http://h&schema.registry.basic.auth.user.info=a:secret22",
+            r"expected env:NAME or file:PATH",
+        ),
+        (f"{PLACE}/topic?auto.register.schemas=no", r"is 'no'; expected true or false"),
         (f"{PLACE}/topic?partitions=0", r"partitions is '0'"),
         (f"{PLACE}/topic?group.id=mine", r"group\.id cannot be set: give group="),
         (f"{PLACE}/topic?sasl.password=secret22", r"expected env:NAME or file:PATH"),
@@ -98,3 +109,14 @@ def test_a_topic_is_not_between_two_parts_of_a_job() -> None:
 
     with pytest.raises(GraphError, match=r"send them to it, and read it in a second job"):
         parted.build()
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_columns_that_a_format_does_not_have_are_mistakes(form: str) -> None:
+    @hr.job("copying")
+    def job(g: hr.Graph) -> None:
+        rows = g.input("rows", schema={"a-b": pa.string(), "id": pa.int64()})
+        rows.map("a-b", "id").send_to(f"{PLACE}/t?format={form}&schema.registry.url=http://h")
+
+    with pytest.raises(GraphError, match=r"column 'a-b' is no name in"):
+        planned(job)

@@ -1,0 +1,106 @@
+"""Three brokers, one of which is lost; leaders and coordinators move; one broker stands still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.servers.test_kafka_jobs import clicks, counting, feed, running_totals, sent
+from tests.support.kafka import CLIENTS, KafkaServer, Topics
+from tests.support.processes import SystemClock, until
+from tests.support.runs import JobControl, RetryPolicy, drive_part
+
+from headrace.bus import open_bus
+from headrace.testing import TestDriver
+
+COPIES = {
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "broker.session.timeout.ms": "6000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[KafkaServer]]:
+    """The first is the controller, and is never lost."""
+    folder = tmp_path_factory.mktemp("brokers")
+    with KafkaServer(folder / "1", COPIES) as first:
+        others: list[KafkaServer] = []
+        try:
+            for node in ("2", "3"):
+                given = {**COPIES, "node.id": node}
+                others.append(KafkaServer(folder / node, given, joins=first))
+            yield [first, *others]
+        finally:
+            CLIENTS.close()
+            for one in others:
+                one.close()
+
+
+def url(brokers: list[KafkaServer], topic: str, **options: str) -> str:
+    hosts = ",".join(one.address for one in brokers)
+    return brokers[0].url(topic, **options).replace(brokers[0].address, hosts, 1)
+
+
+def test_a_lost_broker_and_leaders_that_move_lose_and_double_nothing(
+    brokers: list[KafkaServer], tmp_path: Path
+) -> None:
+    """One after the other is lost and comes back; whoever leads or coordinates moves."""
+    topics = Topics(brokers[0].address)
+    until(lambda: topics.brokers() == 3, "three brokers")
+    topics.create("in", 2, copies=3)
+    rows = clicks(0, 90)
+    feed(topics, "in", rows[:30])
+    more = {"key": "user", "partitions": "3", "socket__timeout__ms": "20000"}
+    job = counting(url(brokers, "in", socket__timeout__ms="20000"), url(brokers, "out", **more))
+    leaders = []
+    with TestDriver(job, tasks=2, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.run()
+        for part, lost in ((1, brokers[1]), (2, brokers[2])):
+            leaders.append(topics.leaders("in") | topics.leaders("out"))
+            lost.kill()
+            feed(topics, "in", rows[30 * part : 30 * part + 30])
+            retry = RetryPolicy(SystemClock(), JobControl().stop, 120.0, print)
+            retry.retry_while_blocked(driver.run)
+            leaders.append(topics.leaders("in") | topics.leaders("out"))
+            lost.start()
+            until(lambda: topics.in_sync("in", 3), "the broker that came back")
+            until(lambda: topics.in_sync("out", 3), "the broker that came back")
+    assert sent(topics, "out") == running_totals(rows)
+    assert any(before != after for before, after in zip(leaders[::2], leaders[1::2], strict=True))
+
+
+def test_brokers_that_stand_still_hold_a_job_up_and_no_more(
+    brokers: list[KafkaServer], tmp_path: Path
+) -> None:
+    topics = Topics(brokers[0].address)
+    topics.create("slow.in", 2, copies=3)
+    rows = clicks(0, 60)
+    feed(topics, "slow.in", rows[:30])
+    target = url(brokers, "slow.out", key="user", socket__timeout__ms="2000")
+    job = counting(url(brokers, "slow.in", socket__timeout__ms="2000"), target)
+    told: list[str] = []
+
+    def notify(line: str) -> None:
+        told.append(line)
+        for one in brokers:
+            one.resume()
+
+    with TestDriver(job, tasks=2, home=tmp_path / "home", memory_bus=False) as driver:
+        retry = RetryPolicy(SystemClock(), JobControl().stop, 120.0, notify)
+        retry.retry_while_blocked(driver.run)
+        told.clear()
+        feed(topics, "slow.in", rows[30:])
+        driver.coordinator.end_at_present()
+        for one in brokers:
+            one.pause()
+        with open_bus(str(driver.settings.bus_dir)) as bus:
+            drive_part(driver.coordinator, bus, JobControl(), print, retry=retry)
+        assert driver.coordinator.has_ended
+    assert sent(topics, "slow.out") == running_totals(rows)
+    assert any("does not answer" in line for line in told)
