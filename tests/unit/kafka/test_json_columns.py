@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.kafka.formats import encoder_of
+from headrace.kafka.formats import json_encoder
 from headrace.kafka.json_columns import json_of_columns
 
 ROWS = st.lists(
@@ -39,7 +39,7 @@ def test_each_row_is_read_back_as_it_was(rows: list[dict[str, Any]]) -> None:
 
 @given(rows=ROWS)
 def test_rows_with_nothing_but_a_key_are_tombstones(rows: list[dict[str, Any]]) -> None:
-    made = encoder_of(SCHEMA, ["text"])(pa.RecordBatch.from_pylist(rows, SCHEMA))
+    made = json_encoder(SCHEMA, ["text"])(pa.RecordBatch.from_pylist(rows, SCHEMA))
     gone = [all(row[name] is None for name in ("whole", "part", "is")) for row in rows]
     assert [one is None for one in made] == gone
 
