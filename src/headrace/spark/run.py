@@ -141,8 +141,8 @@ class SparkEngine:
         settings = self.job_run.context.settings
         made = SparkRunner(
             self.spark,
+            one,
             worker_settings(one.plan.job, one.storage.root, settings),
-            one.storage.root / "orders",
             settings.job.slots,
             share,
             silence_s=settings.job.slot_silence_s,

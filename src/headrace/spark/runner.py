@@ -17,12 +17,14 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from headrace.clock import Clock, Deadline, SystemClock
+from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import DroppedError
 from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.membership import FailureDetector
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.worker_host import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
+from headrace.plan.stages import JobPlan
 from headrace.runtime.orders import SlotOrder, SlotReport, decode_report, encode
 from headrace.spark.slot_rdd import (
     SPARK_ERRORS,
@@ -56,7 +58,6 @@ class SlotWatch:
 
     Args:
         context: of the session.
-        group: the Spark job group of the part.
         silence_s: how long a slot may send no heartbeat; ``None``: forever.
         clock: the time.
         notify: called, from any thread, with a line when something changes.
@@ -65,12 +66,11 @@ class SlotWatch:
     def __init__(
         self,
         context: SparkContext,
-        group: str,
         silence_s: float | None,
         clock: Clock,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._context, self._group, self._clock, self._notify = context, group, clock, notify
+        self._context, self._clock, self._notify = context, clock, notify
         no_use = silence_s is None or runs_in_driver(str(context.master))
         self._detector = None if no_use or silence_s is None else FailureDetector(silence_s)
         self._dropped, self._waited_s = "", 0.0
@@ -97,12 +97,18 @@ class SlotWatch:
 
     @contextlib.contextmanager
     def over(
-        self, rdd: SlotRDD, slots: Sequence[int], prefix: Path, places: Mapping[int, Executor]
+        self,
+        rdd: SlotRDD,
+        group: str,
+        slots: Sequence[int],
+        prefix: Path,
+        places: Mapping[int, Executor],
     ) -> Iterator[None]:
         """Watch while a block runs slots.
 
         Args:
             rdd: that is run.
+            group: the Spark job group that it is run in.
             slots: the numbers of those that are.
             prefix: where their heartbeats are.
             places: the executor that each was placed on.
@@ -117,7 +123,7 @@ class SlotWatch:
         if self._detector is not None:
             self._detector.begin(self._clock.monotonic())
         over = threading.Event()
-        level = _Level(rdd, slots, prefix, {slot: places[slot].identity for slot in slots})
+        level = _Level(rdd, group, slots, prefix, {slot: places[slot].identity for slot in slots})
         thread = threading.Thread(
             target=self._watch, args=(level, over), name="headrace-watch", daemon=True
         )
@@ -157,20 +163,20 @@ class SlotWatch:
             return
         self._dropped, self._waited_s = words, waited_s
         remove_heartbeats(level.prefix, level.slots)
-        self._context.cancelJobGroup(self._group)
+        self._context.cancelJobGroup(level.group)
 
     def _lost(self, level: _Level, alive: Sequence[Executor]) -> str:
         gone = set(level.places.values()) - {one.identity for one in alive}
         if not gone:
             return ""
-        done = {level.rdd.slot_of(one) for one in group_progress(self._context, self._group).done}
+        done = {level.rdd.slot_of(one) for one in group_progress(self._context, level.group).done}
         slots = [n for n, name in level.places.items() if name in gone and n not in done]
         return f"executors {sorted(gone)} are gone, with slots {slots}" if slots else ""
 
     def _silent(
         self, detector: FailureDetector, level: _Level, alive: Sequence[Executor], now: float
     ) -> str:
-        running = group_progress(self._context, self._group).running
+        running = group_progress(self._context, level.group).running
         slots = {level.rdd.slot_of(partition): name for partition, name in running.items()}
         free = {one.identity for one in alive} - set(slots.values()) - set(detector.aside)
         found = detector.look(now, slots, read_heartbeats(level.prefix, list(slots)), len(free))
@@ -185,6 +191,7 @@ class SlotWatch:
 @dataclass(frozen=True)
 class _Level:
     rdd: SlotRDD
+    group: str
     slots: Sequence[int]
     prefix: Path
     places: dict[int, str]
@@ -200,7 +207,9 @@ def _words(found: dict[str, float], slots: dict[int, str], alive: Sequence[Execu
     return "; ".join(said)
 
 
-JOB_GROUP = "headrace"
+MOST_NAMES = 6
+"""Of operators in the description of a Spark job, and of tasks in that of a slot."""
+
 NO_ORDERS = f"{0:012d}-{0:08d}-00"
 MOST_SLOTS = 1000
 """Of one part; numbers of slots are apart, for by them Spark finds a process again."""
@@ -212,6 +221,30 @@ LOOK_S = 1.0
 """How often an idle job looks for executors that have gone or come."""
 
 
+def _operators(plan: JobPlan, level: int) -> str:
+    """Return the names of the operators that a level runs."""
+    names: dict[str, None] = {}
+    for stage in plan.stages:
+        if stage.level == level:
+            names |= dict.fromkeys(one.operator for one in stage.receives)
+            names |= dict.fromkeys(one.name for one in stage.operators)
+    return _shortened(list(names))
+
+
+def _tasks(order: SlotOrder) -> str:
+    """Return the tasks that a slot runs, by stage."""
+    stages: dict[str, list[str]] = {}
+    for one in order.tasks:
+        stages.setdefault(one.stage, []).append(str(one.task))
+    found = (f"{stage} {_shortened(tasks)}" for stage, tasks in stages.items())
+    return ", ".join(found) or "no tasks"
+
+
+def _shortened(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MOST_NAMES])
+    return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
+
+
 class SparkRunner:
     """Slots on the executors of a Spark application, one for each core.
 
@@ -219,8 +252,8 @@ class SparkRunner:
 
     Args:
         context: of the session.
+        deployed: the part; its storage, where orders are written, is reached by all hosts.
         settings: what each worker has to know; its slot number is set here.
-        orders: folder where orders are written, which all hosts reach.
         slots: how many to use at most; ``None``: every core.
         share: number of the part that they are for, and how many parts share them.
         clock: for waiting until executors have registered.
@@ -231,8 +264,8 @@ class SparkRunner:
     def __init__(
         self,
         context: SparkContext,
+        deployed: Deployment,
         settings: WorkerSettings,
-        orders: Path,
         slots: int | None = None,
         share: tuple[int, int] = (0, 1),
         *,
@@ -240,11 +273,12 @@ class SparkRunner:
         silence_s: float | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self._share = share
-        self._group = f"{JOB_GROUP} {share[0]}"
-        self._context, self._settings, self._orders = context, settings, orders
+        self._share, self._plan = share, deployed.plan
+        self._group = self._asking = f"headrace {deployed.plan.job} slots"
+        self._context, self._settings = context, settings
+        self._orders = deployed.storage.root / "orders"
         self._wanted, self._clock = slots, clock or SystemClock()
-        self._watch = SlotWatch(context, self._group, silence_s, self._clock, notify)
+        self._watch = SlotWatch(context, silence_s, self._clock, notify)
         self._newcomers = ExecutorWarmup(self._described, self._warm_up)
         self._cancelled = threading.Event()
         self._failure: HeadraceError | None = None
@@ -266,7 +300,7 @@ class SparkRunner:
             self._rdd = self._described(places)
         self._known = found
         self._numbering.place(places)
-        reports = self._run(None, list(places))
+        reports = self._ask(list(places))
         return [Slot(r.slot, r.host, places[r.slot].host) for r in reports]
 
     def _described(self, places: Mapping[int, Executor]) -> SlotRDD:
@@ -367,12 +401,31 @@ class SparkRunner:
         paths = [self._orders / f"{stem}-{order.slot:04d}.json" for order in orders]
         for path, order in zip(paths, orders, strict=True):
             path.write_bytes(encode(order))
+        self._describe(
+            f"headrace {self._plan.job} epoch {first.epoch} level {first.level}",
+            f"{self._plan.job} epoch {first.epoch} level {first.level}: "
+            f"{_operators(self._plan, first.level)}",
+            [f"slot {order.slot}: {_tasks(order)}" for order in orders],
+        )
         reports = self._run(str(prefix), [order.slot for order in orders])
         if first.renew:
             self._watch.renewed([order.slot for order in orders])
         for path in paths:
             path.unlink(missing_ok=True)
         return reports
+
+    def _describe(self, group: str, words: str, slots: Sequence[str]) -> None:
+        """Say what Spark's next job of this thread is, to who looks at it or cancels it."""
+        self._group = group
+        self._context.setJobGroup(group, words, interruptOnCancel=False)
+        self._context.setLocalProperty("callSite.short", "; ".join(slots[:MOST_NAMES]))
+        self._context.setLocalProperty("callSite.long", "\n".join(slots))
+
+    def _ask(self, slots: list[int]) -> list[SlotReport]:
+        """Have slots say where they are, and release their stores."""
+        words = f"{self._plan.job}: where its slots are"
+        self._describe(self._asking, words, [f"slot {number}" for number in slots])
+        return self._run(None, slots)
 
     def _run(self, prefix: str | None, slots: list[int]) -> list[SlotReport]:
         assert self._rdd is not None
@@ -381,9 +434,10 @@ class SparkRunner:
         said = None if every_s is None else heartbeat_property(heartbeats, every_s)
         self._context.setLocalProperty(ORDERS_PROPERTY, prefix)  # type: ignore[arg-type]
         self._context.setLocalProperty(HEARTBEAT_PROPERTY, said)  # type: ignore[arg-type]
-        self._context.setJobGroup(self._group, "headrace epoch", interruptOnCancel=False)
         try:
-            with self._watch.over(self._rdd, slots, heartbeats, self._numbering.placed):
+            with self._watch.over(
+                self._rdd, self._group, slots, heartbeats, self._numbering.placed
+            ):
                 return [decode_report(data) for data in self._rdd.run(slots)]
         except SPARK_ERRORS as error:
             self._check_stop(error)
@@ -396,7 +450,8 @@ class SparkRunner:
         """Let Spark jobs of this thread ask slots where they are, with a group of their own."""
         for name in (ORDERS_PROPERTY, HEARTBEAT_PROPERTY):
             self._context.setLocalProperty(name, None)  # type: ignore[arg-type]
-        self._context.setJobGroup(f"{self._group} new", "headrace newcomers")
+        name = f"{self._asking} new"
+        self._context.setJobGroup(name, f"{self._plan.job}: slots of new executors start")
 
     def _check_stop(self, cause: Exception | None = None) -> None:
         if self._failure is not None:
@@ -412,7 +467,7 @@ class SparkRunner:
         """
         if self._rdd is not None:
             with suppress(HeadraceError):
-                self._run(None, list(self._numbering.placed))
+                self._ask(list(self._numbering.placed))
 
     def fail(self, error: HeadraceError) -> None:
         """Have Spark drop the level that is running, which then raises this error."""

@@ -37,7 +37,8 @@ SINGLE_THREAD = {
 """One thread each in workers: a slot is a core."""
 
 SETTINGS = {
-    "spark.ui.enabled": "false",
+    "spark.ui.port": "0",
+    "spark.ui.killEnabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.ui.retainedJobs": "20",
     "spark.ui.retainedStages": "20",
@@ -184,6 +185,11 @@ def build_context(
 def has_session() -> bool:
     """Say whether this process has a Spark application already."""
     return SparkContext._active_spark_context is not None  # noqa: SLF001 - of any thread
+
+
+def ui_address() -> str | None:
+    """Return where Spark's UI shows the application of this process; ``None``: nowhere."""
+    return SparkContext.getOrCreate().uiWebUrl if has_session() else None
 
 
 def properties_text(conf: Mapping[str, str]) -> str:

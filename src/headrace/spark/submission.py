@@ -364,6 +364,7 @@ class Submission:
         if not (self.master.is_here and "://127.0.0.1" in self.master.url):
             for name in _OF_THIS_HOST:  # executors elsewhere have to reach the driver
                 own.pop(name)
+            own["spark.ui.enabled"] = "false"  # it would listen on all addresses of that host
         if self.packed.environment is not None:
             own["spark.pyspark.python"] = PYTHON
             own["spark.pyspark.driver.python"] = sys.executable if self.master.is_here else PYTHON

@@ -336,7 +336,7 @@ def show_run(
         running.append((parts, progress := _initial_progress(graph, parts, clock)))
         if scaling.tasks is None and (notice := setting_notice(parts.state, settings.job.tasks)):
             typer.echo(notice, err=True)
-        reporter.started(progress, parts.ends)
+        reporter.started(progress, parts.ends, None if way.standalone else _spark_ui())
         if scaled is not None:
             reporter.notice(scaled)
 
@@ -376,6 +376,12 @@ def show_run(
     interrupted = result.interrupted and not scaling.has_caught_up
     reporter.finished(seconds, interrupted=interrupted)
     return interrupted
+
+
+def _spark_ui() -> str | None:
+    from headrace.spark.sessions import ui_address
+
+    return ui_address()
 
 
 def _initial_progress(graph: JobGraph, parts: JobGroup, clock: Clock) -> Progress:

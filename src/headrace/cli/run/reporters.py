@@ -186,8 +186,10 @@ class Reporter(Protocol):
         """A step of the start has begun, which takes a while: what it does, in words."""
         ...
 
-    def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
-        """The job is about to run its first epoch."""
+    def started(
+        self, progress: Progress, ends: Callable[[], Ends], spark_ui: str | None = None
+    ) -> None:
+        """The job is about to run its first epoch; where Spark's UI is, if there is one."""
         ...
 
     def epoch(self, summary: EpochSummary) -> None:
@@ -229,13 +231,17 @@ class QuietReporter:
     def starting(self, step: str) -> None:
         """Say nothing."""
 
-    def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
+    def started(
+        self, progress: Progress, ends: Callable[[], Ends], spark_ui: str | None = None
+    ) -> None:
         """Say with which epoch it continues."""
         del ends
         self._progress = progress
         if progress.state.until is None:
-            next_epoch = progress.state.epoch + 1
-            typer.echo(f"{progress.job}: running, epoch {next_epoch} is next", err=True)
+            ui = f"; Spark's UI: {spark_ui}" if spark_ui else ""
+            typer.echo(
+                f"{progress.job}: running, epoch {progress.state.epoch + 1} is next{ui}", err=True
+            )
         self._next_line_s = self._clock.monotonic() + LINE_EVERY_S
 
     def epoch(self, summary: EpochSummary) -> None:
@@ -279,8 +285,11 @@ class JsonReporter:
     def starting(self, step: str) -> None:
         """Say nothing."""
 
-    def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
+    def started(
+        self, progress: Progress, ends: Callable[[], Ends], spark_ui: str | None = None
+    ) -> None:
         """Keep the progress."""
+        del spark_ui
         self._progress, self._ends = progress, ends
 
     def epoch(self, summary: EpochSummary) -> None:
@@ -330,9 +339,14 @@ class TerminalReporter:
         self._console.file.flush()
         self._is_starting = True
 
-    def started(self, progress: Progress, ends: Callable[[], Ends]) -> None:
+    def started(
+        self, progress: Progress, ends: Callable[[], Ends], spark_ui: str | None = None
+    ) -> None:
         """Show the table or the bar."""
         self._progress = progress
+        if spark_ui:
+            self.close()
+            self._console.print(f"Spark's UI: {spark_ui}", style="dim")
         total = progress.total()
         if progress.state.ended:
             self.close()

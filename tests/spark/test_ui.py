@@ -1,0 +1,40 @@
+"""Spark's UI shows which epoch, level, operators and tasks a Spark job is of."""
+
+from __future__ import annotations
+
+import urllib.request
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.jobs import counting
+from tests.support.runs import Epochs, World, on_spark
+
+pytestmark = pytest.mark.spark
+
+
+def test_each_level_of_an_epoch_says_what_it_is(spark: SparkSession, world: World) -> None:
+    world.feed(200)
+    seen: list[str] = []
+    groups: list[list[int]] = []
+
+    def look(epochs: Epochs) -> None:
+        if len(epochs) == 1:
+            url = str(spark.sparkContext.uiWebUrl)
+            assert url.startswith("http://127.0.0.1:")
+            for page in ("jobs", "stages"):
+                with urllib.request.urlopen(f"{url}/{page}/") as answer:
+                    seen.append(answer.read().decode())
+            number = epochs[0].epoch
+            tracker = spark.sparkContext.statusTracker()
+            for level in range(2):
+                group = f"headrace counting epoch {number} level {level}"
+                groups.append(tracker.getJobIdsForGroup(group))
+
+    _, epochs = on_spark(counting(), world.settings("job.bounded=true"), look)
+    number = epochs[0].epoch
+    jobs, stages = seen
+    assert f"counting epoch {number} level 0: events" in jobs
+    assert f"counting epoch {number} level 1: by-id, count, " in jobs
+    assert "slot 0: by-id 0" in stages
+    assert [len(ids) for ids in groups] == [1, 1]
+    assert "(kill)" not in jobs
