@@ -498,8 +498,10 @@ class Coordinator:
         self._plan = self._inputs.widened(self._plan, ends)
         identities = self._new_identities(streams)
         check_ends(self._plan, state, ends)
-        jumps = jumps_past_expired(self._plan, state, streams, ends)
-        added = positions_after(jumps, state, self._inputs.added(self._plan, state, ends))
+        added = self._inputs.added(self._plan, state, ends)
+        is_plain = self._inputs.shown is None  # all inputs are of the bus
+        jumps = [] if is_plain else jumps_past_expired(self._plan, state, streams, ends)
+        added = positions_after(jumps, state, added) if jumps else added
         state = with_positions(state, added)
         is_full = sum([task.waiting for task in state.tasks.values()]) > self._limits.max_waiting
         order = self._limits.order
@@ -530,7 +532,7 @@ class Coordinator:
             rested=resting(streams, ends),
             identities=identities,
             inputs=added,
-            operators=expired_counts(jumps),
+            operators=expired_counts(jumps) if jumps else {},
             read_ms=int(self._limits.timeout_s * 1000),
             kept_from=self._kept.first_of(state.epoch + 1, state.kept_from),
             max_bytes=self._limits.max_bytes,

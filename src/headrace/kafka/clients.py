@@ -87,7 +87,9 @@ def refusal(error: Exception, address: TopicAddress) -> InvalidInputError | None
             "address",
             topic=address.topic,
         )
-    if name_of(error) in _REFUSED:
+    if name_of(error) not in _REFUSED:  # a call only times out where a connection is refused
+        said = CLIENTS.refused(address)
+    if said:
         return InvalidInputError(
             f"{address.at} refuses this client: {said}; give it the login and the rights that it "
             "needs, as settings in the address",
@@ -108,6 +110,12 @@ def told(error: Exception, address: TopicAddress) -> HeadraceError:
 def _text(error: Exception) -> str:
     found = error_of(error)
     return str(found.str()) if hasattr(found, "str") else str(error)
+
+
+def _is_refusal(error: Any) -> bool:
+    """Say whether a connection failed for a login or a certificate, and not for a broker's end."""
+    said = str(error.str()).lower()
+    return error.name() == "_AUTHENTICATION" or (error.name() == "_SSL" and "certificate" in said)
 
 
 @contextmanager
@@ -231,6 +239,7 @@ class KafkaClients:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._admins: dict[Any, Any] = {}
+        self._refused: dict[Any, str] = {}
         self._producers: dict[Any, Any] = {}
         self._readers: OrderedDict[Any, list[PartitionReader]] = OrderedDict()
 
@@ -247,8 +256,25 @@ class KafkaClients:
         with self._lock:
             self._own()
             if key not in self._admins:
-                self._admins[key] = made(admin_library().AdminClient, settings, address)
+                refused = self._refused
+
+                def failed(error: Any) -> None:
+                    if _is_refusal(error):
+                        refused[key] = str(error.str())
+
+                given = {**settings, "error_cb": failed}
+                self._admins[key] = made(admin_library().AdminClient, given, address)
             return self._admins[key]
+
+    def refused(self, address: TopicAddress) -> str:
+        """Return why brokers do not let the client that asks them in; empty: they do."""
+        key = tuple(sorted(address.settings().items()))
+        with self._lock:
+            self._own()
+            admin, refused = self._admins.get(key), self._refused
+        if admin is not None:
+            admin.poll(0)  # calls what has been noted of its connections
+        return refused.get(key, "")
 
     def producer(self, address: TopicAddress, most_bytes: int) -> Any:
         """Return an idempotent producer, for any thread.
@@ -281,6 +307,7 @@ class KafkaClients:
         with self._lock:
             self._own()
             self._admins.pop(key, None)
+            self._refused.pop(key, None)
             self._producers.pop(key, None)
 
     @contextmanager
