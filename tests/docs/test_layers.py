@@ -15,8 +15,8 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
-    "redaction", "errors", "extras", "arrow_without_pandas", "plugins", "closeable", "clock",
-    "durations", "faults", "files", "fencing",
+    "redaction", "errors", "extras", "plugins", "closeable", "clock", "durations", "faults",
+    "files", "fencing",
     "config", "records",
     "graph", "bus", "sources", "state", "plan", "runtime",
     "coordinator",

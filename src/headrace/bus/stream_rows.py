@@ -124,7 +124,8 @@ class StreamRows:
         Raises:
             InvalidInputError: pandas is not installed.
         """
-        extras.load("pandas", "to_pandas", "use to_polars or to_arrow")
+        if (text := extras.lacking("pandas", "to_pandas", "use to_polars or to_arrow")) is not None:
+            raise InvalidInputError(text)
         return self.to_arrow().to_pandas()
 
     def head(self, rows: int = HEAD_ROWS) -> pl.DataFrame:

@@ -20,7 +20,6 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from headrace import plugins
-from headrace.arrow_without_pandas import keep_pandas_out
 from headrace.cli.failures import NO_READER, as_headrace_error, exit_code, record, show
 from headrace.cli.options import forget_home, home_of_failure, with_new_names
 from headrace.cli.parameters import take_plain_values
@@ -165,7 +164,6 @@ def main() -> None:
     second and more: there are no threads to wait for, what is registered is called, and what was
     printed goes out.
     """
-    keep_pandas_out()
     try:
         app(prog_name="headrace")
     except SystemExit as ended:

@@ -25,8 +25,6 @@ from itertools import count
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
-from headrace.arrow_without_pandas import keep_pandas_out
-
 SLOT_VARIABLE = "HEADRACE_SLOT"
 PRELOAD_AFTER_S = 10.0
 _ZIPS = re.compile(r"(pyspark|py4j-.*-src)\.zip")
@@ -60,6 +58,7 @@ def _installed(name: str, path: Sequence[str]) -> bytes | None:
 
 
 PRELOADED = (
+    "pandas",
     "pyarrow.dataset",
     "pyspark.worker",
     "headrace.runtime.slot",
@@ -69,13 +68,9 @@ PRELOADED = (
 """None of them starts a thread that works, or opens anything, when it is imported."""
 
 
-def preload(*also: str) -> None:
-    """Import what each process needs, so that those that are forked have it.
-
-    Args:
-        also: further modules, for what these processes run.
-    """
-    for name in (*also, *PRELOADED):
+def preload() -> None:
+    """Import what each process needs, so that those that are forked have it."""
+    for name in PRELOADED:
         with suppress(Exception):  # the process that needs it says what is wrong
             importlib.import_module(name)
     if "numpy" in sys.modules:
@@ -119,10 +114,9 @@ def start() -> None:
     """Serve as Spark's own daemon does: a worker for each connection."""
     sys.path[:] = without_zips(sys.path)
     if SLOT_VARIABLE in os.environ:
-        keep_pandas_out()
         preload_after_first_fork()
     else:
-        preload("pandas")  # which functions of queries are called with
+        preload()
     importlib.import_module("pyspark.daemon").manager()
 
 
