@@ -2,7 +2,7 @@
 
 Typer builds a validator of pydantic for each option of a command, also for those that are not
 given. To load and build them takes a command like ``bus ls`` a quarter of its time. What is wrong
-with a value is told in the words of settings, and not in those of a validator.
+with a value is said in the words of settings, and not in those of a validator.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ class PartitionReader:
         if self.held:
             found, self.held = self.held[:most], self.held[most:]
             return found
-        # Told to wait, it waits for all of them, and where transactions end there are fewer.
+        # With a timeout, it waits for all of them, and where transactions end there are fewer.
         with telling(self.address):
             found = list(self._consumer.consume(most, 0.0))
             if not found:

@@ -1,6 +1,6 @@
 """A registry of schemas, as its users see it: by number, the newest of a subject, and new ones.
 
-The client is Confluent's, which keeps what it has been told of a schema's number: that never
+The client is Confluent's, which keeps what it has learned of a schema's number: that never
 changes. Each process has clients of its own.
 """
 

@@ -261,7 +261,7 @@ class _Committed:
         return operator.name, aggregation, partials, schema, self._state.key_groups
 
     def _joined(self, operator: JoinTables, values: Values) -> Chunk:
-        """Return the joined row of each key: its node is told that all keys have changed."""
+        """Return the joined row of each key: its node takes all keys for changed."""
         stage, wanted = self._stages[operator.name], [values.get(name) for name in operator.by]
         tables, keys = list[ColumnarTable](), list[list[pa.RecordBatch]]()
         for kept in (self.operators[name] for name in operator.inputs):
