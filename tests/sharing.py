@@ -18,6 +18,8 @@ from xdist.scheduler import LoadFileScheduling
 DURATIONS = Path(__file__).with_name("durations.json")
 NEW_S = 5.0
 CLUSTERS = "tests/spark/test_cluster"
+KAFKA = "tests/servers/test_kafka"
+"""First of all: its client library has crashed processes that had run hundreds of tests before."""
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
@@ -53,7 +55,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the files that take longest first, where several processes share them."""
     if hasattr(config, "workerinput"):
         known = seconds()
-        items.sort(key=lambda item: known.get(scope_of(item.nodeid), NEW_S), reverse=True)
+        scopes = {item: scope_of(item.nodeid) for item in items}
+        items.sort(
+            key=lambda item: (scopes[item].startswith(KAFKA), known.get(scopes[item], NEW_S)),
+            reverse=True,
+        )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -595,7 +595,7 @@ class ChangingContract(BusSuite):
         with pytest.raises(InvalidInputError, match="no stream 'b3'"):
             bus.swap({"a": "a2", "b": "b3"})
         assert bus.aliases() == {"a": "a1", "b": "b1"}
-        with pytest.raises(InvalidInputError, match="somebody has set it meanwhile"):
+        with pytest.raises(InvalidInputError, match="another process has changed it"):
             bus.swap({"a": "a2", "b": "b2"}, {"a": "a1", "b": "b2"})
         assert bus.aliases() == {"a": "a1", "b": "b1"}
         seen = {"a": "a1", "b": "b1"}
