@@ -48,11 +48,11 @@ def test_describe_why_replay_and_rewind(home: Path) -> None:
 
 
 def test_explain_says_what_stands_for_an_input(home: Path) -> None:
-    (home / "jobs.py").write_text(
+    (home / "bounded_copy.py").write_text(
         "import headrace as hr\n\n\n"
         '@hr.job("copy")\ndef copy(g):\n    g.input("rows").send_to(g.output("copy"))\n'
     )
-    told = headrace("explain", "jobs.py", "--set", "inputs.rows.files=rows.jsonl")
+    told = headrace("explain", "bounded_copy.py", "--set", "inputs.rows.files=rows.jsonl")
     assert "by the settings: files rows.jsonl" in told.out
     assert "columns user, n" in told.out
 

@@ -72,7 +72,7 @@ def test_what_is_given_on_the_command_has_to_be_an_output(tmp_path: Path) -> Non
 
 
 def test_explain_shows_where_an_output_goes(tmp_path: Path) -> None:
-    code = tmp_path / "jobs.py"
+    code = tmp_path / "placed_outputs.py"
     code.write_text(
         'import headrace as hr\n\n\n@hr.job("copying")\ndef job(g: hr.Graph) -> None:\n'
         '    g.input("rows", schema={"id": int}).send_to("copied")\n'
