@@ -1,6 +1,6 @@
 # Headrace with Spark, of the wheel that `make wheel` has built.
 #   make wheel && docker build -t headrace .
-#   docker run --rm -v "$PWD":/work headrace run shop_job.py --bounded
+#   docker run --rm -v "$PWD":/home/headrace headrace run shop_job.py --bounded
 FROM python:3.13-slim
 
 RUN apt-get update \
@@ -10,7 +10,7 @@ RUN apt-get update \
 COPY dist/headrace-*.whl /tmp/
 RUN pip install --no-cache-dir "$(ls /tmp/headrace-*.whl)[all]" && rm /tmp/headrace-*.whl
 
-WORKDIR /work
-ENV HEADRACE_HOME=/work/.headrace
+WORKDIR /home/headrace
+ENV HEADRACE_HOME=/home/headrace/.headrace
 ENTRYPOINT ["headrace"]
 CMD ["--help"]

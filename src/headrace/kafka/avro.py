@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace import extras
 from headrace.errors import InvalidInputError
-from headrace.kafka.registered import Reader, RegisteredDecoder, Wrong, rows_of
+from headrace.kafka.registered import Reader, RegisteredDecoder, Wrong, rows_of, unwritable
 from headrace.kafka.registry import Registered, headed
 
 ENTRY = ("key", "value")
@@ -225,17 +225,7 @@ def _changed(value: Any, change: Callable[[Any], Any] | None) -> Any:
 
 def mistakes(schema: pa.Schema) -> list[str]:
     """Return what rows of a schema cannot be written as."""
-    wrong = [
-        f"column {name!r} is no name in Avro; rename it: letters, digits and '_'"
-        for name in schema.names
-        if not _NAME.fullmatch(name)
-    ]
-    for field in schema:
-        try:
-            _written(field.type, field.name)
-        except InvalidInputError as error:
-            wrong.append(error.message)
-    return wrong
+    return unwritable(schema, "Avro", _NAME, _written)
 
 
 def text_of(schema: pa.Schema, name: str, newest: Registered | None) -> str:

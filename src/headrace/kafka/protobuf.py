@@ -28,6 +28,7 @@ from headrace.kafka.registered import (
     RegisteredDecoder,
     Wrong,
     rows_of,
+    unwritable,
 )
 from headrace.kafka.registry import Registered, headed
 
@@ -348,17 +349,7 @@ def _value(field: Any, kind: pa.DataType) -> Callable[[Any], Any]:
 
 def mistakes(schema: pa.Schema) -> list[str]:
     """Return what rows of a schema cannot be written as."""
-    wrong = [
-        f"column {name!r} is no name in Protobuf; rename it: letters, digits and '_'"
-        for name in schema.names
-        if not _NAME.fullmatch(name)
-    ]
-    for field in schema:
-        try:
-            _said(field.type, field.name, {})
-        except InvalidInputError as error:
-            wrong.append(error.message)
-    return wrong
+    return unwritable(schema, "Protobuf", _NAME, lambda kind, name: _said(kind, name, {}))
 
 
 def text_of(schema: pa.Schema, name: str, newest: Registered | None) -> str:

@@ -7,6 +7,7 @@ null. Values of a number that the registry does not have are bad, one by one.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -127,6 +128,33 @@ class RegisteredDecoder(ColumnDecoder):
                 newest = None
             self._schemas[number] = schema, newest
         return self._schemas[number]
+
+
+def unwritable(
+    schema: pa.Schema,
+    language: str,
+    names: re.Pattern[str],
+    written: Callable[[pa.DataType, str], object],
+) -> list[str]:
+    """Return what rows of a schema cannot be written as.
+
+    Args:
+        schema: of the rows.
+        language: of schemas, by its name.
+        names: what a field can be called.
+        written: makes the type of a field; raises ``InvalidInputError`` where there is none.
+    """
+    wrong = [
+        f"column {name!r} is no name in {language}; rename it: letters, digits and '_'"
+        for name in schema.names
+        if not names.fullmatch(name)
+    ]
+    for field in schema:
+        try:
+            written(field.type, field.name)
+        except InvalidInputError as error:
+            wrong.append(error.message)
+    return wrong
 
 
 class InvalidSchemaError(InvalidInputError):
