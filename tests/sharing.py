@@ -32,6 +32,37 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
 
+    def remove_node(self, node: Any) -> str | None:
+        """Let others run what a process that crashed left, but for the test that it crashed in.
+
+        Else that test would crash each process that replaces it.
+        """
+        for unit in self.assigned_work[node].values():
+            running = next((test for test, is_done in unit.items() if not is_done), None)
+            if running is not None:
+                left = self.assigned_work.pop(node)
+                left[scope_of(running)][running] = True
+                self.workqueue.update(
+                    {name: one for name, one in left.items() if not all(one.values())}
+                )
+                for other in self.assigned_work:
+                    self._reschedule(other)
+                return running
+        return super().remove_node(node)
+
+    def _reschedule(self, node: Any) -> None:
+        if node in self.registered_collections:  # else it has only been started
+            super()._reschedule(node)
+
+    def schedule(self) -> None:
+        """Give work to all processes, also to one that replaces one that crashed.
+
+        A process runs its last test when it knows what comes next, so one unit is not enough.
+        """
+        super().schedule()
+        for node in list(self.assigned_work):
+            self._reschedule(node)
+
 
 def scope_of(nodeid: str) -> str:
     """Return what a test is shared out with: the tests of its file, or all with clusters."""

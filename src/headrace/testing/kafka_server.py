@@ -143,8 +143,7 @@ class KafkaServer(Closeable):
             return False
         library: Any = extras.load("confluent_kafka", "a broker for tests")
         admin: Any = extras.load("confluent_kafka.admin", "a broker for tests")
-        given = {"bootstrap.servers": self.address, "log_level": 0, "logger": _silent()}
-        client = admin.AdminClient(given)
+        client = admin.AdminClient({"bootstrap.servers": self.address, "log_level": 0})
         with suppress(library.KafkaException):
             return bool(client.list_topics(timeout=1.0).brokers)
         return False
@@ -171,15 +170,6 @@ class KafkaServer(Closeable):
     def close(self) -> None:
         """End it; closing twice is fine."""
         self.kill()
-
-
-def _silent() -> Any:
-    import logging  # noqa: PLC0415 - only for a library that logs while a broker starts
-
-    logger = logging.getLogger("headrace.testing.kafka")
-    logger.propagate = False
-    logger.addHandler(logging.NullHandler())
-    return logger
 
 
 def kafka_jars() -> Path:
