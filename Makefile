@@ -11,7 +11,7 @@
 #   make fmt | docs | bench | steady | lock | clean
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test wheel test-wheels test-matrix soak check fmt docs notes bench steady lock clean
+.PHONY: help setup servers demo test wheel test-wheels test-matrix soak check fmt docs notes bench steady lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
@@ -37,13 +37,16 @@ setup:
 demo: setup
 	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(ARGS)
 
-test: setup
+# What tests need besides Python; a test of what could not be had says so.
+servers: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
 	@tools/delta.sh || true
 	@tools/kafka.sh || true
 	@tools/registry.sh || true
 	@tools/spark_classes.sh || true
+
+test: servers
 	@$(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)
 
 wheel: setup
