@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.changes import begin_from, save
 from tests.support.kafka import KafkaServer, Topics
 from tests.support.processes import MODULES
 from tests.support.runs import World
@@ -32,12 +33,12 @@ class Counting:
         context.emit({"user": message.user, "total": total})
 
 
-def counting(source: str, target: str) -> Job:
+def counting(source: str, target: str, output: str = "totals") -> Job:
     @hr.job("counting")
     def job(g: hr.Graph) -> None:
         keyed = g.input(source, schema=COLUMNS, name="clicks").partition_by("user")
         totals = keyed.process(Counting, {"counts": int}, returns={"user": str, "total": int})
-        totals.send_to(g.output(target), name="totals")
+        totals.send_to(g.output(target), name=output)
 
     return job
 
@@ -164,6 +165,39 @@ def test_outputs_by_settings_are_sent_once_however_the_driver_dies(
         driver.run()
         assert "totals" not in driver.bus.names()
     assert sent(topics, pair[1]) == running_totals(rows)
+
+
+def test_a_savepoint_continues_in_its_topics_under_another_name(
+    kafka: KafkaServer, topics: Topics, pair: tuple[str, str], tmp_path: Path
+) -> None:
+    """The job that starts sends to another topic; what both made is what one would have."""
+    rows, other = clicks(0, 90), f"{pair[1]}.2"
+    with TestDriver(job_of(kafka, pair), tasks=2, home=tmp_path, memory_bus=False) as driver:
+        feed(topics, pair[0], rows[:50])
+        driver.run()
+        save(driver, "s")
+        feed(topics, pair[0], rows[50:])
+        target = kafka.url(other, key="user", partitions="3")
+        driver.job = counting(kafka.url(pair[0]), target, "again")
+        begin_from(driver)
+        driver.run()
+        assert driver.coordinator.state.job == "other"
+    assert sorted(sent(topics, pair[1]) + sent(topics, other)) == running_totals(rows)
+
+
+def test_a_savepoint_of_a_topic_begins_no_job_that_reads_another(
+    kafka: KafkaServer, topics: Topics, pair: tuple[str, str], tmp_path: Path
+) -> None:
+    second = f"{pair[0]}.2"
+    topics.create(second, 2)
+    feed(topics, pair[0], clicks(0, 50))
+    feed(topics, second, clicks(0, 50))
+    with TestDriver(job_of(kafka, pair), tasks=2, home=tmp_path, memory_bus=False) as driver:
+        driver.run()
+        save(driver, "s")
+        driver.job = counting(kafka.url(second), kafka.url(pair[1], key="user"))
+        with pytest.raises(hr.InvalidInputError, match="'clicks' in Kafka topic .* found Kafka"):
+            begin_from(driver)
 
 
 def test_a_bounded_run_in_processes_of_its_own_ends_where_the_topic_does(

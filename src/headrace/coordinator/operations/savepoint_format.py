@@ -29,7 +29,9 @@ from headrace.files import TRASH, Files
 from headrace.plan.compatibility import OPERATOR, SENT
 from headrace.plan.parts import STREAM_SUFFIX, internal_stream_name
 
-FORMAT = 1
+FORMAT, FORMAT_OF_LOGS = 1, 2
+"""The second is that of savepoints whose positions are in logs that are not of the bus."""
+
 MANIFEST = "savepoint.json"
 MANIFEST_BYTES = 1 << 30
 _FILE = re.compile(r"(segment|snapshot)/(?!\.)[^/\\\0]+")
@@ -62,7 +64,12 @@ class SavedStream(msgspec.Struct, frozen=True):
 
 
 class Savepoint(msgspec.Struct, frozen=True):
-    """One committed epoch of a job; of several parts, the epochs that belong together."""
+    """One committed epoch of a job; of several parts, the epochs that belong together.
+
+    ``logs`` has what positions are in besides streams, such as topics, in words: by the stream
+    that they stand for. Where they are is for the job that starts to say: an address may have
+    secrets.
+    """
 
     format: int
     id: str
@@ -71,6 +78,7 @@ class Savepoint(msgspec.Struct, frozen=True):
     time_ms: int
     parts: tuple[SavedPart, ...]
     streams: tuple[SavedStream, ...] = ()
+    logs: dict[str, str] = {}
 
     @property
     def epoch(self) -> int:
@@ -159,9 +167,10 @@ def read_savepoint(folder: Path) -> Savepoint:
         raise damaged_savepoint(folder, f"{MANIFEST} does not match its digest")
     try:
         form = _FORMAT_DECODER.decode(line).format
-        if form != FORMAT:
+        if form not in (FORMAT, FORMAT_OF_LOGS):
             raise InvalidInputError(
-                f"savepoint {folder} has format {form}, this version reads {FORMAT}; use the "
+                f"savepoint {folder} has format {form}, this version reads {FORMAT} and "
+                f"{FORMAT_OF_LOGS}; use the "
                 "version that wrote it"
             )
         savepoint = _DECODER.decode(line)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from headrace.bus import Bus, Fence, StreamSpec
+from headrace.coordinator.bounded_runs import bounded_bus
 from headrace.coordinator.catalog import save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import make_plan, open_copier
@@ -52,6 +53,7 @@ from headrace.fencing import FencedFiles
 from headrace.graph.operators import JobGraph
 from headrace.plan.parts import internal_stream_name, split_parts
 from headrace.plan.stages import JobPlan, with_task_counts
+from headrace.sources.bounded_bus import BoundedInputBus
 
 
 def verify_files(folder: Path, saved: Savepoint) -> None:
@@ -104,6 +106,33 @@ def check_inputs(saved: Savepoint, bus: Bus) -> None:
                         stream=name,
                         partition=partition,
                     )
+
+
+def check_logs(saved: Savepoint, bus: Bus) -> None:
+    """Make sure that positions in topics are used for these topics, and for nothing else.
+
+    Args:
+        saved: the savepoint.
+        bus: as the job has it that starts.
+
+    Raises:
+        InvalidInputError: an input is another topic than that of the savepoint, or a stream.
+    """
+    now = bus.sources if isinstance(bus, BoundedInputBus) else {}
+    said = {n: one.said for n, one in now.items() if n in saved.logs or not one.pattern}
+    for name in sorted({*saved.logs, *said}):
+        before, wanted = saved.logs.get(name, "the stream"), said.get(name, "the stream")
+        if before != wanted:
+            move = (
+                f"give its address in the code, or as setting inputs.{name}.address"
+                if name in saved.logs
+                else f"leave inputs.{name} out of the settings"
+            )
+            raise InvalidInputError(
+                f"savepoint {saved.name!r} has the positions of input {name!r} in {before}; found "
+                f"{wanted}: {move}",
+                stream=name,
+            )
 
 
 _UNREADABLE_ROWS = (pa.ArrowException, OSError, ValueError, InvalidInputError)
@@ -181,12 +210,17 @@ class SavepointRestore:
         fault("savepoint.verified")
         with DriverLock(self._root, self.graph.name, self.context.clock):
             self._check_absent(saved)
-            check_inputs(saved, self.context.bus)
-            if len(saved.parts) == 1 and not saved.streams:
-                return self._made(folder, saved)
-            writers = self._taken(saved)
-            with unfinished_note(writers[0].files, SAVEPOINT):
-                return self._in_parts(folder, saved, writers)
+            context = replace(self.context, bus=bounded_bus(self.graph, self.context))
+            check_logs(saved, context.bus)
+            check_inputs(saved, context.bus)
+            return replace(self, context=context)._continued(folder, saved)
+
+    def _continued(self, folder: Path, saved: Savepoint) -> list[JobState]:
+        if len(saved.parts) == 1 and not saved.streams:
+            return self._made(folder, saved)
+        writers = self._taken(saved)
+        with unfinished_note(writers[0].files, SAVEPOINT):
+            return self._in_parts(folder, saved, writers)
 
     def _check_absent(self, saved: Savepoint) -> None:
         job = self.graph.name

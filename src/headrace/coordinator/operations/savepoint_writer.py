@@ -35,6 +35,7 @@ from headrace.coordinator.job_storage import JobContext, is_alive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.operations.savepoint_format import (
     FORMAT,
+    FORMAT_OF_LOGS,
     MANIFEST,
     SavedFile,
     SavedPart,
@@ -184,7 +185,7 @@ class SavepointWriter:
             UnavailableError: the driver does not answer, or sweeps files faster than they can be
                 linked.
         """
-        self._check_inputs()
+        self._logs()
         moment = self.context.clock.now_ms()
         target = self.folder / check_savepoint_name(name or self._free_name(moment))
         _check_free(target)
@@ -203,19 +204,27 @@ class SavepointWriter:
             job=self.readers[0].job,
         )
 
-    def _check_inputs(self) -> None:
-        """Refuse positions in files or another stream: who begins would read the bus at them."""
+    def _logs(self) -> dict[str, str]:
+        """Return what the job reads besides streams, in words, by the stream that it stands for.
+
+        Positions in files, or in a range of another stream, are refused: who begins would read
+        the stream at them.
+        """
         aliases = self.context.bus.aliases()
+        found = {}
         for reader in self.readers:
             for name, source in (load_listing(reader.root) or {}).items():
-                if source.stream not in (name, aliases.get(name)):
+                if source.address:
+                    found[name] = source.said
+                elif source.stream not in (name, aliases.get(name)):
                     raise InvalidInputError(
                         f"job {reader.job!r} reads {source.said} instead of stream {name!r}, "
-                        "and a job that starts from a savepoint continues in streams; let the run "
-                        "end, or read a stream",
+                        "and a job that starts from a savepoint continues in streams and topics; "
+                        "let the run end, or read a stream",
                         job=reader.job,
                         stream=name,
                     )
+        return found
 
     def _free_name(self, moment: int) -> str:
         at = datetime.fromtimestamp(moment / 1000, UTC)
@@ -239,7 +248,9 @@ class SavepointWriter:
         parts = tuple(self._part(hidden, number, cut) for number, cut in enumerate(cuts))
         streams = tuple(self._streams(hidden, cuts))
         job, unique = self.readers[0].job, self.context.clock.new_id()
-        saved = Savepoint(FORMAT, unique, name, job, moment, parts, streams)
+        logs = self._logs()
+        form = FORMAT_OF_LOGS if logs else FORMAT
+        saved = Savepoint(form, unique, name, job, moment, parts, streams, logs)
         fault("savepoint.filled")
         self.context.files.write_new(hidden / MANIFEST, [encode_savepoint(saved)])
         for folder, _, _ in os.walk(hidden):
