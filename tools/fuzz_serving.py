@@ -34,7 +34,7 @@ with atheris.instrument_imports(include=["headrace.serving"]) if atheris else nu
 
 INPUTS = Path(__file__).parent.parent / "tests" / "unit" / "serving" / "inputs.txt"
 CLOCK = SystemClock()
-SECRET = b"Oslo"
+SECRET, PASSWORD = b"Oslo", b"of-the-fuzzer"
 LIMITS = RequestLimits(request_bytes=4096, arguments=64)
 CHANGING = (b"INFO", b"SCAN", b"HR.")
 """Answers that have a time or a random number in them."""
@@ -79,7 +79,8 @@ def one_input(data: bytes) -> None:
     whole, parts = answers(rest, max(1, len(rest)), ""), answers(rest, step, "")
     if not any(word in rest.upper() for word in CHANGING) and whole != parts:
         raise AssertionError(f"{whole!r} at once, {parts!r} in pieces of {step}")
-    if SECRET in answers(rest, step, "of-the-fuzzer") and SECRET not in rest:
+    is_known = SECRET in rest or PASSWORD in rest  # it may find the password
+    if not is_known and SECRET in answers(rest, step, PASSWORD.decode()):
         raise AssertionError("answered without the password")
 
 
