@@ -23,6 +23,7 @@ from headrace.config.sections import (
     BusSettings,
     Durability,
     ObserveSettings,
+    SuperviseSettings,
     TracingSettings,
     WarehouseSettings,
     absolute,
@@ -397,6 +398,7 @@ class Settings(Section):
     )
     remote: RemoteSettings = setting(RemoteSettings())
     standalone: StandaloneSettings = setting(StandaloneSettings())
+    supervise: SuperviseSettings = setting(SuperviseSettings())
     spark: SparkSettings = setting(SparkSettings())
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Where the values come from that are not defaults, by key."""
