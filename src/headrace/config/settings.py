@@ -89,6 +89,12 @@ class JobSettings(Section):
         description="how long a slot can be silent before its host counts as frozen and its "
         "tasks move; none: no limit",
     )
+    lease_s: float = setting(
+        30.0,
+        least=3.0,
+        description="time without a renewal after which the driver of a job on Spark counts as "
+        "lost to other hosts and to standby drivers",
+    )
     rows_per_message: int = setting(
         1_000_000,
         least=1,

@@ -172,6 +172,10 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     takeover: Annotated[
         bool, typer.Option("--takeover", help="Fence the driver that runs it, and continue.")
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Wait, ready to run it, until it has no other driver."),
+    ] = False,
     supervise: Annotated[
         bool, typer.Option("--supervise", help="Start the driver again when it dies.")
     ] = False,
@@ -199,6 +203,11 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     is killed, and the new driver ends with HR200. A driver on another host that dies leaves a
     lease, which expires after 30 s; `--takeover` does not wait for it. If several runs take a job
     over at the same time, the last one drives, and the others end with HR300.
+
+    **Standby drivers.** With `--standby`, the run waits while another driver lives, with Spark and
+    its Python processes started. It drives as soon as that one has died, or has not renewed its
+    lease for `job.lease_s`; a driver that was only frozen is fenced. It needs cores of its own. A
+    driver that is stopped is followed, too, except by `headrace jobs stop`, which stops both.
 
     **Supervision.** With `--supervise`, a small parent process runs the driver in a child. When the
     child dies, it says why, and starts it again after 1 s, then 2 s, up to 60 s (`supervise.*`). It
@@ -239,7 +248,12 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
 
     follow_parent()
     way = JobRunner.of(
-        standalone=standalone, join=join, master=master, loop=loop, takeover=takeover
+        standalone=standalone,
+        join=join,
+        master=master,
+        loop=loop,
+        takeover=takeover,
+        standby=standby,
     )
     flags: dict[str, tuple[str, object]] = {
         "--master": ("spark.master", master),
@@ -254,7 +268,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
 
         raise typer.Exit(
             supervisor.supervise(
-                context, settings.supervise, SystemClock(), as_json=as_json, is_standby=False
+                context, settings.supervise, SystemClock(), as_json=as_json, is_standby=standby
             )
         )
     run_target(

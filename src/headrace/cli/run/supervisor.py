@@ -167,7 +167,7 @@ class Supervisor:
                 wait_s = None if reason else backoff.next_s(end.ran_s)
                 if wait_s is None:
                     reason = reason or f"it was started again {backoff.restarts} times in a row"
-                    if end.code:
+                    if end.code and reason != _ASKED:
                         self._told(end, f"not started again: {reason}", None, backoff.restarts)
                     return 0 if end.code < 0 and "had come to its end" in reason else end.exit_code
                 words = f"started again in {wait_s:g} s, the {_nth(backoff.restarts)} time in a row"
