@@ -162,8 +162,8 @@ DOORS = {
         ),
     ),
     "texts of the command": Door(
-        "figures, words and tables are pure functions of what they show; so is when to scale, and when "
-        "to start a driver again",
+        "figures, words and tables are pure functions of what they show; so is when to scale, and "
+        "when to start a driver again",
         (
             "unit/cli/test_caught_up.py",
             "unit/cli/test_reporters.py",
