@@ -162,13 +162,15 @@ DOORS = {
         ),
     ),
     "texts of the command": Door(
-        "figures, words and tables are pure functions of what they show; so is when to scale",
+        "figures, words and tables are pure functions of what they show; so is when to scale, and "
+        "when to start a driver again",
         (
             "unit/cli/test_caught_up.py",
             "unit/cli/test_reporters.py",
             "unit/cli/test_run_text.py",
             "unit/cli/test_screen.py",
             "unit/cli/test_state_keys.py",
+            "unit/cli/test_supervisor.py",
             "unit/cli/test_tailing_text.py",
         ),
     ),

@@ -23,6 +23,7 @@ from headrace import plugins
 from headrace.cli.failures import NO_READER, as_headrace_error, exit_code, record, show
 from headrace.cli.options import forget_home, home_of_failure, with_new_names
 from headrace.cli.parameters import take_plain_values
+from headrace.cli.supervised import report_failure
 from headrace.errors import InvalidInputError
 
 MARKUP: Literal["markdown"] = "markdown"
@@ -93,7 +94,8 @@ class Commands(TyperGroup):
             raise typer.Exit(NO_READER) from None
         except Exception as raised:  # noqa: BLE001 - the end of every command
             error = as_headrace_error(raised)
-            show(error, record(error, home_of_failure()))
+            show(error, details := record(error, home_of_failure()))
+            report_failure(error, details)
             raise typer.Exit(exit_code(error)) from None
 
 

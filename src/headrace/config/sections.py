@@ -325,3 +325,23 @@ class WarehouseSettings(Section):
         description="how long merged or removed files are kept for readers that have already "
         "started",
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuperviseSettings(Section):
+    """How `headrace run --supervise` starts a driver again that has died."""
+
+    first_wait_s: float = setting(
+        1.0,
+        least=0.0,
+        description="wait before the first restart; each later one waits twice as long",
+    )
+    max_wait_s: float = setting(60.0, least=0.0, description="longest wait before a restart")
+    reset_after_s: float = setting(
+        300.0,
+        least=0.0,
+        description="after a run of this length, waits begin with `supervise.first_wait_s` again",
+    )
+    max_restarts: int = setting(
+        0, least=0, description="restarts in a row after which the command gives up; 0: never"
+    )

@@ -23,6 +23,7 @@ from headrace.config.sections import (
     BusSettings,
     Durability,
     ObserveSettings,
+    SuperviseSettings,
     TracingSettings,
     WarehouseSettings,
     absolute,
@@ -87,6 +88,12 @@ class JobSettings(Section):
         above=0,
         description="how long a slot can be silent before its host counts as frozen and its "
         "tasks move; none: no limit",
+    )
+    lease_s: float = setting(
+        30.0,
+        least=3.0,
+        description="time without a renewal after which the driver of a job on Spark counts as "
+        "lost to other hosts and to standby drivers",
     )
     rows_per_message: int = setting(
         1_000_000,
@@ -397,6 +404,7 @@ class Settings(Section):
     )
     remote: RemoteSettings = setting(RemoteSettings())
     standalone: StandaloneSettings = setting(StandaloneSettings())
+    supervise: SuperviseSettings = setting(SuperviseSettings())
     spark: SparkSettings = setting(SparkSettings())
     sources: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     """Where the values come from that are not defaults, by key."""

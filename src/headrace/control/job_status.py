@@ -23,6 +23,7 @@ from headrace.config import Settings
 from headrace.control.alert_rules import RuleStatus, load_alerts
 from headrace.coordinator.catalog import Catalog, TimeEntry, load_catalog
 from headrace.coordinator.drain import with_current_cordons
+from headrace.coordinator.driver_standby import standby_drivers
 from headrace.coordinator.epoch_ranges import task_name
 from headrace.coordinator.host_state import (
     FOLLOWED_BYTES,
@@ -35,7 +36,12 @@ from headrace.coordinator.host_state import (
 from headrace.coordinator.inspection.job_reader import JobReader
 from headrace.coordinator.job_events import EVENTS_FOLDER, JobEvent, event_text, job_events
 from headrace.coordinator.job_parts import group_state, part_folders
-from headrace.coordinator.job_storage import STORAGES, check_job_name, newest_storage
+from headrace.coordinator.job_storage import (
+    STORAGES,
+    check_job_name,
+    job_storages,
+    newest_storage,
+)
 from headrace.coordinator.leader_lease import (
     DriverProcess,
     MemberInfo,
@@ -286,6 +292,15 @@ class HeavyKeys:
 
 
 @dataclass(frozen=True)
+class StandbyDriverStatus:
+    """A standby driver; ``warm``: its Spark session and workers have begun."""
+
+    process: int
+    host: str
+    warm: bool
+
+
+@dataclass(frozen=True)
 class JobStatus:
     """A job as of its last epoch; ``None`` where something is not known.
 
@@ -305,6 +320,10 @@ class JobStatus:
     storage: str
     problem: str | None = None
     members: tuple[MemberInfo, ...] = ()
+    standby_drivers: Annotated[
+        tuple[StandbyDriverStatus, ...],
+        Field(description="processes that drive it as soon as nobody does"),
+    ] = ()
     epoch: int | None = None
     oldest_epoch: int | None = None
     epoch_ms: Annotated[int | None, Field(description="wall clock of the last epoch")] = None
@@ -422,6 +441,10 @@ def job_status(
         host=driver and driver.host,
         storage=str(root),
         members=_members(root, driver),
+        standby_drivers=tuple(
+            StandbyDriverStatus(one.process, one.host, one.warm)
+            for one in standby_drivers(_shared(settings, job), clock)
+        ),
         alerts=_kept_rules(root, clock),
         hot_keys=tuple(replace(one, keys=one.keys[:SHOWN_KEYS]) for one in kept_keys(root)),
         events=tuple(map(EventStatus.of, job_events(folders)[-SHOWN_EVENTS:])),
@@ -611,6 +634,11 @@ def _kept_rules(storage: Path, clock: Clock) -> tuple[RuleStatus, ...]:
         rules = load_alerts(storage, clock).rules
         return tuple(held.status(name) for name, held in sorted(rules.items()))
     return ()
+
+
+def _shared(settings: Settings, job: str) -> Path:
+    where = job_storages(settings, job)
+    return where.copy or where.storage
 
 
 def _members(root: Path, driver: DriverProcess | None) -> tuple[MemberInfo, ...]:

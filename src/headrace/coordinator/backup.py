@@ -25,7 +25,7 @@ from headrace.coordinator.catalog import load_catalog, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.file_copier import FileCopier
 from headrace.coordinator.job_storage import FOLDERS, JobStorage, generation_of
-from headrace.coordinator.leader_lease import LeaderLease
+from headrace.coordinator.leader_lease import LEASE_S, RENEWALS, LeaderLease
 from headrace.coordinator.manifest import JobState, base_manifest, encode_manifest
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError, UnavailableError
@@ -46,15 +46,24 @@ class Backup:
         host_id: identity of this host's state directory.
         files: the file system.
         clock: for names and times.
+        lease_s: how long the driver's lease in job_dir counts.
     """
 
     def __init__(
-        self, local: Path, remote: Path, job: str, host_id: str, files: Files, clock: Clock
+        self,
+        local: Path,
+        remote: Path,
+        job: str,
+        host_id: str,
+        files: Files,
+        clock: Clock,
+        lease_s: float = LEASE_S,
     ) -> None:
         self.local, self.remote, self.job, self.host_id = local, remote, job, host_id
         self._files, self._clock = files, clock
         self._fenced = FencedFiles(files, remote)
-        self.lease = LeaderLease(remote, job, host_id, self._fenced, clock)
+        renew_s = lease_s / RENEWALS
+        self.lease = LeaderLease(remote, job, host_id, self._fenced, clock, renew_s, lease_s)
 
     def attach(self) -> None:
         """Make sure that job_dir is the one that holds this storage's copy.

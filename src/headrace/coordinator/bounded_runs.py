@@ -151,6 +151,11 @@ def conclude_bounded_run(root: Path, state: JobState, files: Files) -> None:
         files.replace(root / CONCLUDED_FILE, state.lineage.encode())
 
 
+def is_concluded(root: Path, lineage: str) -> bool:
+    """Say whether a driver has seen the end of a run; a start after that is the next run."""
+    return bool(lineage) and _concluded(root, Files(sync=False)) == lineage
+
+
 def _readers(context: JobContext) -> dict[Path, JobReader] | None:
     if not any((context.newest / "manifests").glob("[0-9]*.json")):
         return None

@@ -337,7 +337,8 @@ def open_copier(
         _check_left(settings.state_dir / STORAGES / job, where.storage, files)
         return None
     host = host_identity(settings.state_dir, clock, files)
-    backup = Backup(where.storage, where.copy, job, host, files, clock)
+    lease_s = settings.job.lease_s
+    backup = Backup(where.storage, where.copy, job, host, files, clock, lease_s)
     interval_ms = Durability.parse(settings.state.durability).interval_ms
     assert interval_ms is not None
     return BackupCopier(backup, interval_ms, settings.state.recovery_timeout_s, clock, notify)

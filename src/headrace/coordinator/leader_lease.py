@@ -23,7 +23,10 @@ from headrace.errors import NotOwnerError
 from headrace.files import Files, temporary_path
 
 LEASE_S = 30.0
-RENEW_S = 5.0
+RENEWALS = 6
+"""So often is a lease renewed in the time that it counts."""
+
+RENEW_S = LEASE_S / RENEWALS
 _MAX_SKEW_S = 2.0
 
 
@@ -74,7 +77,7 @@ class LeaderLease:
     ) -> None:
         self._root, self._job, self._files, self._clock = root, job, files, clock
         self._path, self._renew_s = root / "lease.json", renew_s
-        self._mine = LeaseHolder(host_id, os.uname().nodename, os.getpid(), _machine(), lasts_s)
+        self._mine = LeaseHolder(host_id, os.uname().nodename, os.getpid(), this_machine(), lasts_s)
         self._renewed: float | None = None
         self._watched: _LastRenewal | None = None
         self._is_ahead = False
@@ -237,7 +240,8 @@ class LeaderLease:
         return FileCommitLog(self._root, self._files)
 
 
-def _machine() -> str:
+def this_machine() -> str:
+    """Return what process numbers mean something in: a boot of a machine, and a namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
@@ -270,24 +274,25 @@ def driver_of(storage: Path, shared: Path, job: str, clock: Clock) -> DriverProc
         clock: for names.
     """
     here = os.uname().nodename
-    process = _process(storage / "driver.lock")
-    if process is not None and is_alive(process) and _is_locked(storage / "driver.lock"):
+    process = lock_holder(storage / "driver.lock")
+    if process is not None and is_alive(process) and is_locked(storage / "driver.lock"):
         return DriverProcess(process, here, is_here=True)
     if (shared / "lease.json").exists():
         holder, age = LeaderLease(shared, job, "", Files(sync=False), clock).holder()
-        if holder is not None and age <= LEASE_S and holder.host != here:
+        if holder is not None and age <= holder.lasts_s and holder.host != here:
             return DriverProcess(holder.process, holder.host, is_here=False)
     if not (storage / "generations").is_dir():
         return None
     log = FileCommitLog(storage, Files(sync=False))
     _, taken = log.newest_generation()
     host = str(taken.get("host", here))
-    if host != here and _is_locked(storage / "driver.lock"):
+    if host != here and is_locked(storage / "driver.lock"):
         return DriverProcess(int(taken.get("process", 0)), host, is_here=False)
     return None
 
 
-def _process(lock: Path) -> int | None:
+def lock_holder(lock: Path) -> int | None:
+    """Return the process that has written itself into a lock, whether it has it or not."""
     try:
         said = lock.read_text().strip()
     except OSError:
@@ -295,7 +300,7 @@ def _process(lock: Path) -> int | None:
     return int(said) if said.isdigit() else None
 
 
-def _is_locked(lock: Path) -> bool:
+def is_locked(lock: Path) -> bool:
     """Say whether somebody drives; shared, and for so short that a driver is not in its way."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)

@@ -22,7 +22,7 @@ from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_events import JobEvent, JobEventFile
 from headrace.coordinator.job_storage import JobContext
-from headrace.coordinator.leader_lease import LeaderLease, LeaseHolder
+from headrace.coordinator.leader_lease import RENEWALS, LeaderLease, LeaseHolder
 from headrace.coordinator.manifest_writer import holder_text
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import HeadraceError, NotOwnerError
@@ -61,6 +61,7 @@ def hold_leader_lock(
     notify: Callable[[str], None],
     *,
     takes_over: bool,
+    release_s: float | None = None,
 ) -> Iterator[None]:
     """Hold the lock of a job for a block.
 
@@ -72,11 +73,14 @@ def hold_leader_lock(
         files: the file system.
         notify: called with a line when a driver is fenced.
         takes_over: fence the driver that has the lock, instead of being refused.
+        release_s: how long that has to release it; ``RELEASE_S`` when left out.
 
     Raises:
         NotOwnerError: another process drives the job.
     """
-    lock = _take(locking, root, job, clock, files, notify, takes_over=takes_over)
+    given_s = RELEASE_S if release_s is None else release_s
+    limit_s = given_s if takes_over else None
+    lock = _take(locking, root, job, clock, files, notify, limit_s)
     try:
         yield
     finally:
@@ -90,20 +94,20 @@ def _take(
     clock: Clock,
     files: Files,
     notify: Callable[[str], None],
-    *,
-    takes_over: bool,
+    release_s: float | None,
 ) -> LeaderLock:
+    """Take the lock; from a driver that has it after so many seconds, or never."""
     try:
         return locking(root, job, clock)
     except NotOwnerError as error:
-        if not takes_over:
+        if release_s is None:
             error.also = "with --takeover it is fenced, and this one drives"
             raise
     fence = _TakeoverFence(FileCommitLog(root, files), job, clock)
     who = fence.fenced
     said = f"job {job!r} is taken over from {who}, of generation {fence.before}"
-    notify(f"{said}; it has {RELEASE_S:.0f} s to stop")
-    deadline = Deadline(clock, RELEASE_S)
+    notify(f"{said}; it has {release_s:.0f} s to stop")
+    deadline = Deadline(clock, release_s)
     while not deadline.expired:
         fence.check()
         with suppress(NotOwnerError):
@@ -177,7 +181,8 @@ def keep_own_job(context: JobContext, control: JobControl) -> AbstractContextMan
     where, lease = context.storages, None
     if where.copy is None:
         host = host_identity(context.settings.state_dir, clock, files)
-        lease = LeaderLease(where.storage, job, host, files, clock)
+        lasts_s = context.settings.job.lease_s
+        lease = LeaderLease(where.storage, job, host, files, clock, lasts_s / RENEWALS, lasts_s)
     return keep_leadership(lease, where.storage, job, control, files)
 
 

@@ -47,6 +47,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     on_notice: Callable[[str], None] | None = None,
     on_recovery: Callable[[Recovery | None], None] | None = None,
     takes_over: bool = False,
+    release_s: float | None = None,
     clock: Clock | None = None,
 ) -> RunResult:
     """Run a job until it ends, is asked to stop, or fails.
@@ -65,6 +66,7 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         on_notice: the same.
         on_recovery: the same.
         takes_over: fence a driver that runs the job, instead of being refused.
+        release_s: how long that one has to stop by itself; 15 s when left out.
         clock: of the driver; that of this host when left out.
 
     Raises:
@@ -80,7 +82,14 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     job_run = JobRun(context, control, listeners, takes_over)
     root = context.storage
     lock = hold_leader_lock(
-        DriverLock, root, job.name, clock, context.files, listeners.notice, takes_over=takes_over
+        DriverLock,
+        root,
+        job.name,
+        clock,
+        context.files,
+        listeners.notice,
+        takes_over=takes_over,
+        release_s=release_s,
     )
     if settings.spark.loop == "query":
         listeners.notice(
@@ -92,11 +101,11 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         graph = with_dataframes(job.build(), bus, settings)
         if not dataframe_inputs(graph):
             deployed = job_run.deployed(job)
-            spark = _context(settings, job.name, root, slots_only=True)
+            spark = job_context(settings, job.name, root, slots_only=True)
             with keep_own_job(context, control):
                 return SparkEngine(spark, job_run).run(deployed, releases=stays)
         _check_durability(graph, settings)
-        spark = _context(settings, job.name, root)
+        spark = job_context(settings, job.name, root)
         feeds = DataFrameFeeds(SparkSession.builder.getOrCreate(), graph, bus, settings, root)
         feeds.make()
         deployed = job_run.deployed(job, feeds.fill)
@@ -104,7 +113,17 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
             return SparkEngine(spark, job_run).run(deployed, releases=stays)
 
 
-def _context(settings: Settings, job: str, root: Path, *, slots_only: bool = False) -> SparkContext:
+def job_context(
+    settings: Settings, job: str, root: Path, *, slots_only: bool = False
+) -> SparkContext:
+    """Start Spark for a job, or return the context that is there.
+
+    Args:
+        settings: of the run.
+        job: its name.
+        root: its storage, where Spark's log is.
+        slots_only: Spark runs slots, and no queries.
+    """
     log, spark = root / "logs" / "spark.log", settings.spark
     app = f"headrace {job}"
     return build_context(spark.master, app, log, spark.conf, slots_only=slots_only)

@@ -245,6 +245,26 @@ def _shortened(names: Sequence[str]) -> str:
     return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
 
 
+def spread(
+    context: SparkContext, found: Sequence[Executor], slots: int | None, share: tuple[int, int]
+) -> list[Executor]:
+    """Return an executor for each slot of a part: all in turn, as long as they have cores.
+
+    Args:
+        context: of the session.
+        found: executors, at least one.
+        slots: how many all parts have at most; ``None``: every core.
+        share: number of the part, and how many parts share them; each has at least one.
+    """
+    if runs_in_driver(str(context.master)):
+        places = [found[0]] * (slots or context.defaultParallelism)
+    else:
+        rounds = max(executor.cores for executor in found)
+        places = [e for turn in range(rounds) for e in found if e.cores > turn][:slots]
+    part, parts = share
+    return places[part::parts] or [places[part % len(places)]]
+
+
 class SparkRunner:
     """Slots on the executors of a Spark application, one for each core.
 
@@ -373,17 +393,7 @@ class SparkRunner:
 
     def _spread(self, found: Sequence[Executor]) -> list[Executor]:
         """One entry for each slot: executors in turn, as long as they have cores."""
-        if self._is_local:
-            cores = self._wanted or self._context.defaultParallelism
-            return self._shared([found[0]] * cores)
-        rounds = max(executor.cores for executor in found)
-        places = [e for turn in range(rounds) for e in found if e.cores > turn]
-        return self._shared(places[: self._wanted])
-
-    def _shared(self, places: list[Executor]) -> list[Executor]:
-        """Deal places to parts, at least one to each."""
-        part, parts = self._share
-        return places[part::parts] or [places[part % len(places)]]
+        return spread(self._context, found, self._wanted, self._share)
 
     def _for_slot(self, number: int) -> WorkerSettings:
         return replace(self._settings, slot=number)

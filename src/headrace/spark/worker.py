@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import os
+import sys
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from itertools import count
@@ -123,6 +125,24 @@ def _report(settings: WorkerSettings, prefix: str | None) -> tuple[bytes, bool]:
     release_all(host)
     collect_garbage_in_background(host.state_dir, host.files, host.clock, settings.keep_unused_s)
     return encode(SlotReport(settings.slot, "", host.host, os.getpid())), False
+
+
+def warm_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
+    """Load what slots will need, and nothing of the job's state, which another driver has."""
+    from headrace.coordinator.plan_files import load_plan
+    from headrace.files import Files
+    from headrace.spark.daemon import PRELOADED
+
+    for settings in slots:
+        sys.path[:0] = [path for path in settings.paths if path not in sys.path]
+        for name in PRELOADED:
+            with contextlib.suppress(ImportError):  # as of pandas, which a job need not have
+                importlib.import_module(name)
+        plans = sorted(Path(settings.storage).glob("plans/*"), key=os.path.getmtime)
+        for path in plans[-1:]:
+            with contextlib.suppress(Exception):  # the driver says what is wrong, when it drives
+                load_plan(Path(settings.storage), path.name, Files(sync=False))
+        yield b""
 
 
 _served = count(1)

@@ -27,6 +27,9 @@ MISTAKES = [
     ("run shop_job.py --master nonsense", "spark.master is 'nonsense', which Spark does not know"),
     ("run shop_job.py --standalone --master local", "--standalone runs the job without Spark"),
     ("run shop_job.py --join --takeover", "--takeover is for jobs on Spark: processes that share"),
+    ("run shop_job.py --join --standby", "--standby is for jobs on Spark: processes that share a"),
+    ("run shop_job.py --takeover --standby", "--takeover fences the driver now, and --standby"),
+    ("run shop_job.py --supervise --master no --standalone", "--standalone runs the job without"),
     ("run shop_job.py --join --loop query", "--join runs the job without Spark, and --loop is"),
     (
         "run shop_job.py --join --set 'state.durability=backup(30s)'",

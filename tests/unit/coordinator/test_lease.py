@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from headrace.clock import SystemClock
-from headrace.coordinator.leader_lease import LEASE_S, LeaderLease, LeaseHolder, _machine
+from headrace.coordinator.leader_lease import LEASE_S, LeaderLease, LeaseHolder, this_machine
 from headrace.errors import NotOwnerError
 from headrace.files import Files
 from headrace.testing import ManualClock
@@ -63,9 +63,9 @@ def test_a_holder_that_is_dead_on_this_machine_is_not_waited_for(
 ) -> None:
     """Its number says nothing on another machine, where it may be anybody's or nobody's."""
     mine = lease_of(tmp_path, "a")
-    write(tmp_path, dead, _machine())
+    write(tmp_path, dead, this_machine())
     mine.refuse_others()
-    write(tmp_path, living, _machine())
+    write(tmp_path, living, this_machine())
     with pytest.raises(NotOwnerError, match=f"driven by process {living} on host elsewhere"):
         mine.refuse_others()
     write(tmp_path, dead, "another boot")
@@ -79,7 +79,7 @@ def test_a_driver_lets_go_of_its_own_lease_only(tmp_path: Path) -> None:
     older.take(1)
     newer.take(2)
     older.release()
-    assert newer.holder()[0] == LeaseHolder("b", os.uname().nodename, os.getpid(), _machine())
+    assert newer.holder()[0] == LeaseHolder("b", os.uname().nodename, os.getpid(), this_machine())
     newer.release()
     assert newer.holder()[0] is None
 

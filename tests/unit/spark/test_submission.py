@@ -102,6 +102,7 @@ def test_a_driver_on_the_cluster_gets_its_settings_and_python_with_it(tmp_path: 
     assert conf["spark.pyspark.python"] == conf["spark.pyspark.driver.python"]
     assert conf["spark.pyspark.python"] == "./environment/bin/python"
     assert "spark.driver.host" not in conf
+    assert conf["spark.python.unix.domain.socket.enabled"] == "false"
 
 
 def test_a_driver_here_keeps_its_python_and_reads_settings_in_place(tmp_path: Path) -> None:

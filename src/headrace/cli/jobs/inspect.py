@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         JobStatus,
         PlacementStatus,
         SinkStatus,
+        StandbyDriverStatus,
         StandbyStatus,
     )
     from headrace.coordinator.inspection.diagnosis import (
@@ -380,6 +381,8 @@ def _facts(status: JobStatus) -> list[tuple[str, str]]:
         facts.append(("not live", NO_ANSWER))
     if status.members:
         facts.append(("shared by", "; ".join(map(_member, status.members))))
+    if status.standby_drivers:
+        facts.append(("standby drivers", "; ".join(map(_waiting, status.standby_drivers))))
     if status.counts is None:
         return [*facts, ("problem", status.problem or "-"), ("storage", status.storage)]
     if status.bounded:
@@ -431,6 +434,10 @@ def _counts(counts: Mapping[str, int]) -> str:
         if name != "in" and not name.startswith((SINK_ROWS, STANDBY, FOLLOWED, PLACEMENT))
     ]
     return ", ".join([f"{counts.get('in', 0):,} in", *others])
+
+
+def _waiting(found: StandbyDriverStatus) -> str:
+    return f"process {found.process} on {found.host}, {'warm' if found.warm else 'starting'}"
 
 
 def _member(found: MemberInfo) -> str:

@@ -243,7 +243,8 @@ def stop(
 
     If you run the command again while the driver stops, a driver on this host ends at once, with
     its process. If several processes share the job, only the driving process stops; the command
-    names the others, one of which drives next. With `--json`, `by` is `api` or `signal`, and
+    names the others, one of which drives next. Standby drivers on this host are stopped first; of
+    those on other hosts one drives next. With `--json`, `by` is `api` or `signal`, and
     `goes_on_in` lists the processes in which the job continues.
 
     Guide: control, savepoints, standalone.
@@ -257,10 +258,11 @@ def stop(
 
     settings, clock = settings_of(home), SystemClock()
     before = _members(settings, job)
+    elsewhere = _end_standbys(settings, job, wait, clock)
     how, process = _end(settings, job, wait, clock)
     with open_home_bus(settings) as bus:
         epoch = job_status(settings, job, bus, clock).epoch
-    continues_in = _left(before, process)
+    continues_in = [*_left(before, process), *elsewhere]
     if not as_json:
         show_line(_line(job, epoch, process, continues_in))
     facts: dict[str, object] = {"job": job, "process": process, "epoch": epoch, "by": how}
@@ -297,6 +299,7 @@ def end_drivers(settings: Settings, job: str, wait: float) -> int:
     from headrace.control.client import reachable
 
     clock, ended = SystemClock(), 0
+    _end_standbys(settings, job, wait, clock)
     while _driver(settings, job, clock) or reachable(settings, job, STOP_ANSWER_S):
         before = _members(settings, job)
         _, process = _end(settings, job, wait, clock)
@@ -320,6 +323,29 @@ def _members(settings: Settings, job: str) -> list[MemberInfo]:
     from headrace.coordinator.leader_lease import read_members
 
     return read_members(newest_storage(settings, check_job_name(job)))
+
+
+def _end_standbys(settings: Settings, job: str, wait_s: float, clock: Clock) -> list[int]:
+    """End the standby drivers of this host, which would drive next; return those of others."""
+    from headrace.clock import Deadline
+    from headrace.coordinator.driver_standby import standby_drivers
+    from headrace.coordinator.job_storage import check_job_name, job_storages
+
+    where = job_storages(settings, check_job_name(job))
+    shared, own, deadline = (
+        where.copy or where.storage,
+        os.uname().nodename,
+        Deadline(clock, wait_s),
+    )
+    for one in standby_drivers(shared, clock):
+        if one.host == own:
+            with suppress(ProcessLookupError):
+                os.kill(one.process, signal.SIGTERM)
+    while (left := standby_drivers(shared, clock)) and not deadline.expired:
+        if all(one.host != own for one in left):
+            break
+        clock.sleep(POLL_S)
+    return [one.process for one in left]
 
 
 def _left(members: list[MemberInfo], process: int | None) -> list[int]:

@@ -17,6 +17,7 @@ import typer
 
 from headrace.cli.failures import INTERRUPTED
 from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
+from headrace.cli.supervised import ChildReport, follow_parent, report
 
 if TYPE_CHECKING:
     from headrace.bus import Bus
@@ -126,6 +127,7 @@ def start_from_savepoint(
 
 
 def run(  # noqa: PLR0913, PLR0917 - one for each option
+    context: typer.Context,
     target: Target,
     config: Config = None,
     overrides: Set = None,
@@ -170,6 +172,13 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     takeover: Annotated[
         bool, typer.Option("--takeover", help="Fence the driver that runs it, and continue.")
     ] = False,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Wait, ready to run it, until it has no other driver."),
+    ] = False,
+    supervise: Annotated[
+        bool, typer.Option("--supervise", help="Start the driver again when it dies.")
+    ] = False,
     as_json: Json = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print a line for each epoch.")
@@ -194,6 +203,19 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     is killed, and the new driver ends with HR200. A driver on another host that dies leaves a
     lease, which expires after 30 s; `--takeover` does not wait for it. If several runs take a job
     over at the same time, the last one drives, and the others end with HR300.
+
+    **Standby drivers.** With `--standby`, the run waits while another driver lives, with Spark and
+    its Python processes started. It drives as soon as that one has died, or has not renewed its
+    lease for `job.lease_s`; a driver that was only frozen is fenced. It needs cores of its own. A
+    driver that is stopped is followed, too, except by `headrace jobs stop`, which stops both.
+
+    **Supervision.** With `--supervise`, a small parent process runs the driver in a child. When the
+    child dies, it says why, and starts it again after 1 s, then 2 s, up to 60 s (`supervise.*`). It
+    ends with the child's code if that is done or was asked to stop, and if the same would happen
+    again: a mistake, damaged data, another driver. Signals are passed on to the child. If the
+    parent dies, the child stops as after SIGTERM. With `--json`, each end of a child is an object
+    of `type` `supervisor` with `process`, `code`, `signal`, `error`, `details`, `log`, `ran_s`,
+    `restarts`, `wait_s` and `text`; without, a line on stderr.
 
     **Output.** In a terminal, a run shows a table with a line for each input, a bounded run a
     progress bar:
@@ -224,8 +246,14 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     """
     from headrace.cli.run.runner import JobRunner
 
+    follow_parent()
     way = JobRunner.of(
-        standalone=standalone, join=join, master=master, loop=loop, takeover=takeover
+        standalone=standalone,
+        join=join,
+        master=master,
+        loop=loop,
+        takeover=takeover,
+        standby=standby,
     )
     flags: dict[str, tuple[str, object]] = {
         "--master": ("spark.master", master),
@@ -234,6 +262,15 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         "--replace": ("job.replace_outputs", True if replace else None),
     }
     settings = settings_of(home, config, overrides, flags)
+    if supervise:
+        from headrace.cli.run import supervisor
+        from headrace.clock import SystemClock
+
+        raise typer.Exit(
+            supervisor.supervise(
+                context, settings.supervise, SystemClock(), as_json=as_json, is_standby=standby
+            )
+        )
     run_target(
         target,
         settings,
@@ -288,6 +325,7 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
         with open_home_bus(settings) as bus:
             if from_savepoint is not None:
                 begun = start_from_savepoint(from_savepoint, own_name, job, settings, bus, clock)
+                report(ChildReport(restored=True))
                 reporter.notice(begun)
             interrupted = show_run(job, settings, bus, reporter, clock, way, scaling)
     if interrupted:
@@ -332,6 +370,7 @@ def show_run(
     running: list[tuple[JobGroup, Progress]] = []
 
     def on_parts(parts: JobGroup) -> None:
+        _report_begun(settings, job.name, parts, with_spark=not way.standalone)
         scaled = scaling.begin(parts, control)
         running.append((parts, progress := _initial_progress(graph, parts, clock)))
         if scaling.tasks is None and (notice := setting_notice(parts.state, settings.job.tasks)):
@@ -376,6 +415,21 @@ def show_run(
     interrupted = result.interrupted and not scaling.has_caught_up
     reporter.finished(seconds, interrupted=interrupted)
     return interrupted
+
+
+def _report_begun(settings: Settings, job: str, parts: JobGroup, *, with_spark: bool) -> None:
+    from headrace.coordinator.job_storage import job_storages
+
+    state = parts.state
+    root = job_storages(settings, job).storage
+    report(
+        ChildReport(
+            storage=str(root),
+            lineage=state.lineage,
+            bounded=state.until is not None,
+            log=str(root / "logs" / "spark.log") if with_spark else "",
+        )
+    )
 
 
 def _spark_ui() -> str | None:

@@ -33,11 +33,13 @@ class JobRunner:
         standalone: in this process; else on Spark.
         join: there, with others that share it.
         takeover: fence the driver that runs it.
+        standby: wait, with a warm session, until nobody drives it.
     """
 
     standalone: bool = False
     join: bool = False
     takeover: bool = False
+    standby: bool = False
 
     @classmethod
     def of(
@@ -48,6 +50,7 @@ class JobRunner:
         master: str | None,
         loop: str | None,
         takeover: bool = False,
+        standby: bool = False,
     ) -> JobRunner:
         """Read the options of a command.
 
@@ -56,7 +59,7 @@ class JobRunner:
         """
         from headrace.errors import InvalidInputError
 
-        way = cls(standalone or join, join, takeover)
+        way = cls(standalone or join, join, takeover, standby)
         given = "--master" if master is not None else "--loop" if loop is not None else ""
         if way.standalone and given:
             own = "--join" if join else "--standalone"
@@ -67,6 +70,16 @@ class JobRunner:
             raise InvalidInputError(
                 "--takeover is for jobs on Spark: processes that share a job elect their driver by "
                 "themselves; leave it out, and use --join"
+            )
+        if way.standalone and standby:
+            raise InvalidInputError(
+                "--standby is for jobs on Spark: processes that share a job elect their driver by "
+                "themselves; leave it out, and use --join"
+            )
+        if takeover and standby:
+            raise InvalidInputError(
+                "--takeover fences the driver now, and --standby waits until it is gone; leave one "
+                "out"
             )
         return way
 
@@ -110,11 +123,24 @@ class JobRunner:
         extras.load("pyspark", "a run on Spark", "run without Spark: --standalone")
         from headrace.control.driver_watch import DriverObservers
         from headrace.spark.run import run_job
+        from headrace.spark.standby import run_standby
 
         with closing(
             DriverObservers(job.name, settings, control, bus, clock, listeners)
         ) as watched:
             observed = watched.listeners
+            if self.standby:
+                return run_standby(
+                    job,
+                    settings,
+                    bus=bus,
+                    control=control,
+                    clock=clock,
+                    on_parts=observed.on_parts,
+                    on_epoch=observed.on_epoch,
+                    on_notice=observed.on_notice or (lambda line: None),
+                    on_recovery=observed.on_recovery,
+                )
             return run_job(
                 job,
                 settings,
