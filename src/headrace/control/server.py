@@ -161,8 +161,13 @@ def token_of(file: Path | None) -> str:
     return token
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, section: str = "control") -> socket.socket:
     """Return a socket that listens.
+
+    Args:
+        host: address.
+        port: 0: any free one.
+        section: of the settings that have both, for the error.
 
     Raises:
         InvalidInputError: the address cannot be listened on.
@@ -176,8 +181,11 @@ def listening(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
+        instead = "leave control.port out for one that is free, or set control.enabled=false"
+        if section != "control":
+            instead = f"choose another, or {section}.port=0 for one that is free"
         raise InvalidInputError(
-            f"control.host={host}, control.port={port} cannot be listened on: {error.strerror}; "
-            "leave control.port out for one that is free, or set control.enabled=false"
+            f"{section}.host={host}, {section}.port={port} cannot be listened on: "
+            f"{error.strerror}; {instead}"
         ) from error
     return listener

@@ -19,8 +19,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
+from headrace.queries.text import Named, Place, SqlText, near, place_of
 from headrace.redaction import SecretText
-from headrace.sql.text import Named, Place, SqlText, near, place_of
 
 WINDOW = "window"
 """Of a table or query that is read: the ``WindowText`` behind it."""
