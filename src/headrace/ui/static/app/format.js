@@ -97,7 +97,6 @@ export function milliseconds(text) {
 export function text(value, kind) {
   if (value === null || value === undefined) return "null";
   if (kind === "time" && (typeof value === "number" || /^-?\d+$/.test(value))) return stamp(value, true);
-  if (typeof value === "number") return LONG.format(value);
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 

@@ -27,15 +27,13 @@ export function chart(query, result, on = {}, { hidden } = {}) {
     heatmap: () => heatmap(result, { label, column, onmark: on.mark, onrange: on.range }),
   }[query.view];
   if (made) return made();
-  const root = table(result, { label, oncell: on.cell, onsort: on.sort, order: query.order });
+  const rows = query.view === "samples" ? timeFirst(result) : result;
+  const root = table(rows, { label, oncell: on.cell, onsort: on.sort, order: query.order });
   return { root, destroy() {}, canvases: () => [], legend: [] };
 }
 
 /** Return what is drawn as a table, for those who cannot see it or want the numbers. */
-export function asTable(query, result, on = {}) {
-  if (query.view !== "series" && query.view !== "area") return table(result, { label: `${describe(query)}, as a table`, oncell: on.cell });
-  return table(result, { label: `${describe(query)}, as a table`, oncell: on.cell });
-}
+export const asTable = (query, result, { cell, swatches } = {}) => table(result, { label: `${describe(query)}, as a table`, oncell: cell, swatches });
 
 /** Return one row for each group of an answer over time, with what is asked of a line most: last, mean, largest. */
 export function summary(result) {
@@ -66,6 +64,14 @@ export function summary(result) {
     }),
   ]);
   return { view: "summary", columns, rows };
+}
+
+/** Return raw rows with their time as the first column. */
+function timeFirst(result) {
+  const at = result.columns.findIndex((one) => one.role === "time");
+  if (at <= 0) return result;
+  const first = (row) => [row[at], ...row.slice(0, at), ...row.slice(at + 1)];
+  return { ...result, columns: first(result.columns), rows: result.rows.map(first) };
 }
 
 function nothing(query, result, on) {

@@ -150,7 +150,7 @@ function options({ width, height, ordered, past, metric, result, stacked, onzoom
   const axis = { stroke: token("--ink-3"), grid: { stroke: token("--grid"), width: 1 }, ticks: { show: false }, font: `12px ${token("--font")}` };
   const few = result.rows.length && result.bucket_ms ? (result.to_ms - result.from_ms) / result.bucket_ms < 60 : false;
   return {
-    width, height, padding: [10, 10, 0, 0], legend: { show: false },
+    width, height, padding: [10, 26, 0, 0], legend: { show: false },
     cursor: { drag: { x: Boolean(onzoom), y: false, setScale: false, dist: 6 }, points: { size: 7 }, y: false },
     scales: { x: { time: true, range: () => [result.from_ms / 1000, result.to_ms / 1000] }, y: { range: (_, low, high) => span(low, high, stacked || /^(count|rate|distinct)/.test(metric.name)) } },
     axes: [

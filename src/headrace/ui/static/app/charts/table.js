@@ -39,7 +39,7 @@ export function table(result, { label, oncell, onsort, order, swatches, choosabl
       const was = shows.get(groupName(row, groups))?.[column.at];
       made.append(h("span.was", {}, was === undefined ? "new" : change(Number(value), Number(was)) || `was ${short(was, column.unit)}`));
     }
-    if (can) made.addEventListener("click", () => oncell(row, column, value, made));
+    if (can) made.addEventListener("click", () => oncell(row, column, value, made, result));
     return made;
   };
   const body = h("tbody", {}, result.rows.slice(0, MOST).map((row) => h("tr", {}, columns.map((column) => cell(row, column)))));

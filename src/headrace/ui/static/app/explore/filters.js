@@ -68,7 +68,7 @@ export function filterRow(query, columns, { onchange, key = "filters", range }) 
     return true;
   };
   const erase = () => query.filters.length && onchange(query.filters.slice(0, -1));
-  const field = combobox({ label: "Add a filter", placeholder: query.filters.length ? "and…" : "origin = JFK, delay > 60…".replace(/origin|delay/g, (word) => example(columns, word)), key, suggest, enter, erase });
+  const field = combobox({ label: "Add a filter", placeholder: query.filters.length ? "and…" : `${example(columns)} = …`, key, suggest, enter, erase });
   const input = field.firstChild;
   const chips = query.filters.map((filter, at) => {
     const name = filterName(filter);
@@ -85,7 +85,4 @@ export function filterRow(query, columns, { onchange, key = "filters", range }) 
   return h("div.chips", {}, chips, field);
 }
 
-function example(columns, word) {
-  const kind = word === "origin" ? "string" : "number";
-  return columns.find((one) => one.kind === kind)?.name ?? "column";
-}
+const example = (columns) => (columns.find((one) => one.kind === "string") ?? columns[0])?.name ?? "column";

@@ -180,7 +180,7 @@ class Explore {
   }
 
   cell(row, column, value, anchor, result = null) {
-    if (this.query.view === "samples") return openDrill(this.query, { values: { [column.name]: value }, time: undefined }, anchor, (query) => this.change(query), this.columns());
+    if (this.query.view === "samples") return openDrill(this.query, { values: { [column.name]: value }, row: { columns: result.columns, row } }, anchor, (query) => this.change(query), this.columns());
     const columns = result?.columns ?? null;
     const values = columns ? Object.fromEntries(columns.flatMap((one, at) => (one.role === "group" ? [[one.name, row[at]]] : []))) : column.role === "group" ? { [column.name]: value } : {};
     return openDrill(this.query, { values }, anchor, (query) => this.change(query), this.columns());

@@ -37,12 +37,12 @@ export function resultPanel(on) {
     const over = query.view === "series" || query.view === "area";
     const swatches = new Map((made.legend ?? []).map((one) => [one.name, one.colour]));
     const rows = over ? { ...summary(result), view: "table" } : result;
-    const cell = on.cell && ((row, column, value, anchor) => on.cell(row, column, value, anchor, rows));
-    const grid = over ? asTable({ ...query, view: "table" }, rows, {}) : null;
-    const table = h("details.numbers", { open: over && query.group_by.length > 0 }, h("summary", {}, over ? "Groups, and all points as a table" : "The same as a table"));
+    const cell = on.cell && ((row, column, value, anchor) => on.cell(row, column, value, anchor, over && query.group_by.length ? rows : result));
+    const table = h("details.numbers", { open: over && query.group_by.length > 0 }, h("summary", {}, over && query.group_by.length ? "Groups" : "The same as a table"));
     const shownTable = () => {
       if (!table.open || table.childElementCount > 1) return;
-      table.append(over && query.group_by.length ? tableOf(query, rows, cell, swatches) : grid && !query.group_by.length ? tableOf(query, result, cell, swatches) : tableOf(query, result, cell, swatches));
+      table.append(asTable(query, over && query.group_by.length ? rows : result, { cell, swatches }));
+      if (over && query.group_by.length) table.append(points(query, result, cell));
     };
     table.addEventListener("toggle", shownTable);
     shownTable();
@@ -78,7 +78,12 @@ export function resultPanel(on) {
   };
 }
 
-const tableOf = (query, result, cell, swatches) => asTable({ ...query, view: "table" }, result, { cell, swatches });
+/** Return all points of lines as a table, made when it is opened. */
+function points(query, result, cell) {
+  const table = h("details.numbers", {}, h("summary", {}, "All points as a table"));
+  table.addEventListener("toggle", () => table.open && table.childElementCount < 2 && table.append(asTable(query, result, { cell })));
+  return table;
+}
 
 /** Return what a reader must know of a result before trusting it. */
 export function notes(result) {
