@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -317,16 +318,18 @@ def _warning(query: Query, snapshot: Snapshot, problem: str | None) -> str | Non
 
 def newest_rows(kept: Kept, most: int) -> list[dict[str, Any]]:
     """Return some of the newest rows, to see what is in their columns."""
+    rows: list[dict[str, Any]] = []
     if kept.chunks:
-        return table_of(kept).slice(max(0, table_of(kept).num_rows - most)).to_pylist()
-    held: Sequence[Segment] = [one for one in kept.segments if one.facts.rows]
-    if not held:
-        return []
-    import pyarrow.parquet as pq  # noqa: PLC0415 - only where nothing is in memory
+        newest = table_of(kept._replace(chunks=kept.chunks[-1:]))
+        rows = newest.slice(max(0, newest.num_rows - most)).to_pylist()
+    held = [one for one in kept.segments if one.facts.rows]
+    if held and not rows:
+        import pyarrow.parquet as pq  # noqa: PLC0415 - only where nothing is in memory
 
-    file = pq.ParquetFile(held[-1].path)
-    batch = next(file.iter_batches(batch_size=most), None)
-    return [] if batch is None else batch.to_pylist()
+        with suppress(FileNotFoundError):  # merged at this moment
+            batch = next(pq.ParquetFile(held[-1].path).iter_batches(batch_size=most), None)
+            rows = [] if batch is None else batch.to_pylist()
+    return rows
 
 
 __all__ = [

@@ -117,7 +117,7 @@ def read_query(given: bytes | str | dict[str, Any]) -> Query:
         )
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise InvalidInputError(f"query: {_words(str(error))}") from error
-    _check(query)
+    check_query(query)
     return query
 
 
@@ -131,7 +131,12 @@ def _words(text: str) -> str:
     return f"{text}; the guide lists the fields of a query"
 
 
-def _check(query: Query) -> None:
+def check_query(query: Query) -> None:
+    """Refuse a query that cannot be asked of any stream.
+
+    Raises:
+        InvalidInputError: says what does not go together.
+    """
     for one in query.metrics:
         if (one.column is None) != (one.fn in NEEDS_NO_COLUMN):
             verb = "takes no" if one.fn in NEEDS_NO_COLUMN else "needs a"
@@ -145,8 +150,8 @@ def _check(query: Query) -> None:
         raise InvalidInputError(f"view {query.view!r} needs a metric, such as count; add one")
     if query.view == "heatmap" and query.group_by:
         raise InvalidInputError("a heat map has no groups; leave group_by out, or add a filter")
-    for one in query.filters:
-        _check_filter(one)
+    for condition in query.filters:
+        _check_filter(condition)
 
 
 def _check_filter(one: Filter) -> None:

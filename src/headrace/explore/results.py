@@ -7,7 +7,7 @@ import decimal
 import json
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -117,3 +117,47 @@ def _text(kind: pa.DataType) -> str:
 def value_columns(schema: Iterable[pa.Field]) -> list[ResultColumn]:
     """Return the columns of rows that are no groups."""
     return [ResultColumn(field.name, shown_type(field.type), "value") for field in schema]
+
+
+class SqlRows(NamedTuple):
+    """The answer to SQL; ``most`` rows count, and one more says that there are more."""
+
+    table: pa.Table
+    most: int
+    total: int
+    is_sampled: bool
+    took_ms: int
+
+    @property
+    def shown(self) -> pa.Table:
+        """The rows that count."""
+        return self.table.slice(0, self.most)
+
+    @property
+    def warning(self) -> str | None:
+        """What to know about them."""
+        said = []
+        if self.table.num_rows > self.most:
+            said.append(f"there are more rows: these are the first {self.most:,}")
+        if self.is_sampled:
+            said.append("rows are sampled: SUM(_sample_rate) counts all, COUNT(*) those kept")
+        return "; ".join(said) or None
+
+
+def sql_result(found: SqlRows, now_ms: int) -> Result:
+    """Return the answer to SQL as a table."""
+    rows = found.shown
+    return Result(
+        "table",
+        value_columns(rows.schema),
+        plain_rows(rows),
+        0,
+        now_ms,
+        found.is_sampled,
+        found.total,
+        found.total,
+        found.took_ms,
+        now_ms,
+        found.table.num_rows <= found.most,
+        warning=found.warning,
+    )

@@ -22,7 +22,7 @@ from headrace.errors import CorruptDataError, NotOwnerError
 from headrace.files import Files
 
 TIME, PARTITION, OFFSET, RATE = OWN = ("_time", "_partition", "_offset", "_sample_rate")
-"""Columns of every row: event time in ms, where it is in the stream, how many rows it stands for."""
+"""Columns of every row: time in ms, where it is in the stream, how many rows it stands for."""
 
 OWN_TYPES = (pa.int64(), pa.int32(), pa.int64(), pa.int32())
 GRACE_MS = 60_000
@@ -90,10 +90,11 @@ class SegmentFolder:
 
     def refresh(self) -> tuple[Segment, ...]:
         """Return the files that count now, in the order of their commits."""
-        found = []
-        for name in self._files.names(self.folder):
-            if (matched := _NAME.fullmatch(name)) is not None:
-                found.append((int(matched[1]), -int(matched[2]), name))
+        found = [
+            (int(matched[1]), -int(matched[2]), name)
+            for name in self._files.names(self.folder)
+            if (matched := _NAME.fullmatch(name)) is not None
+        ]
         kept, upto = [], -1
         for first, last, name in sorted(found):
             if -last <= upto:  # a merged file has its commits

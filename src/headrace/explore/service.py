@@ -5,21 +5,32 @@ The web application and the command are two users of it. Who may see what is the
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from typing import Any
 
+import pyarrow as pa
+
 from headrace.bus.bus import Bus
-from headrace.clock import Clock
+from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
-from headrace.errors import InvalidInputError
+from headrace.control.job_status import job_names, job_status
+from headrace.errors import HeadraceError, InvalidInputError
 from headrace.explore.columns import Column, find_column, listed
 from headrace.explore.engine import Cancel, ExploreEngine, newest_rows
+from headrace.explore.export import export_rows
 from headrace.explore.query import Filter, Metric, Query
-from headrace.explore.results import Result
-from headrace.explore.stream_tail import StreamTail, TailStatus
+from headrace.explore.results import Result, SqlRows, sql_result
+from headrace.explore.sql_box import box_table, read_select, schema_of
+from headrace.explore.sql_worker import SqlWorkers
+from headrace.explore.stream_tail import Kept, StreamTail, TailStatus
 from headrace.explore.tailer import Tailer
 from headrace.files import Files
+from headrace.queries.duck import refusal
 
+TRIES = 5
 VALUES = 20
 MOST_VALUES = 200
 
@@ -31,19 +42,87 @@ class ExploreService:
         bus: with the streams.
         settings: of the home.
         clock: for what is relative to now.
+        only: streams of those that are kept, if not all are wanted.
         files: the file system.
     """
 
     def __init__(
-        self, bus: Bus, settings: Settings, clock: Clock, files: Files | None = None
+        self,
+        bus: Bus,
+        settings: Settings,
+        clock: Clock,
+        *,
+        only: frozenset[str] | None = None,
+        files: Files | None = None,
     ) -> None:
         self.settings, self.bus, self._clock = settings, bus, clock
-        self.tailer = Tailer(bus, settings, clock, files)
+        self._timer = SystemClock()
+        self._jobs_lock = threading.Lock()
+        self._jobs_seen: list[dict[str, Any]] = []
+        self._jobs_s = float("-inf")
+        self.tailer = Tailer(bus, settings, clock, only=only, files=files)
         self.engine = ExploreEngine(settings.explore_dir, settings.explore, clock)
+        limits = settings.explore
+        self._workers = SqlWorkers(limits.memory, limits.threads or os.cpu_count() or 1)
+
+    def close(self) -> None:
+        """Stop keeping streams, and end the processes that answer SQL."""
+        self.tailer.stop()
+        self._workers.close()
 
     def answer(self, query: Query, cancel: Cancel | None = None) -> Result:
         """Answer a query; see ``ExploreEngine.answer``."""
         return self.engine.answer(self.tailer.tail(query.stream), query, cancel)
+
+    def sql_table(
+        self, text: str, sees: Callable[[str], bool], limit: int | None = None
+    ) -> SqlRows:
+        """Answer one ``SELECT`` over streams.
+
+        Args:
+            text: the query.
+            sees: says which streams may be read.
+            limit: rows of the answer, at most; ``None``: as the settings say.
+
+        Raises:
+            InvalidInputError: it is refused, shows where, or takes more than the limits.
+            UnavailableError: others run all the time.
+        """
+        begun = self._timer.monotonic()
+        limits = self.settings.explore
+        most = min(limit or limits.query_rows, limits.query_rows)
+        query = read_select(text, [name for name in self.tailer.names() if sees(name)])
+        for attempt in range(TRIES):
+            kept = {name: self.tailer.tail(held).kept() for name, held in query.tables.items()}
+            tables = [box_table(name, one, query.columns) for name, one in kept.items()]
+            found = self._workers.run(
+                query.sql,
+                [(one.name, one.view, one.rows) for one in tables],
+                [path for one in tables for path in one.paths],
+                rows=most,
+                seconds=limits.query_s,
+            )
+            if not _is_gone(found.problem) or attempt + 1 == TRIES:
+                break
+        if found.problem:
+            raise refusal(query.source, _names(kept), found.problem)
+        rows = pa.ipc.open_stream(found.rows).read_all()
+        took = round((self._timer.monotonic() - begun) * 1000)
+        total = sum(one.rows for one in kept.values())
+        return SqlRows(rows, most, total, any(one.rate > 1 for one in kept.values()), took)
+
+    def sql(self, text: str, sees: Callable[[str], bool], limit: int | None = None) -> Result:
+        """Answer one ``SELECT`` as a table; see ``sql_table``."""
+        return sql_result(self.sql_table(text, sees, limit), self._clock.now_ms())
+
+    def sql_schema(self, sees: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """Return the tables of SQL and their columns."""
+        names = [name for name in self.tailer.names() if sees(name)]
+        return schema_of({name: self.tailer.tail(name).kept().schema for name in names})
+
+    def export(self, query: Query, form: str) -> bytes:
+        """Return the answer to a query as CSV or Parquet."""
+        return export_rows(self.answer(query), form)
 
     def columns(self, stream: str) -> list[Column]:
         """Return the columns of a stream, those inside JSON among them."""
@@ -104,20 +183,51 @@ class ExploreService:
             "columns": self.columns(tail.name),
         }
 
+    def _jobs(self) -> list[dict[str, Any]]:
+        with self._jobs_lock:
+            now = self._timer.monotonic()
+            if now - self._jobs_s >= JOBS_S:
+                names = job_names(self.settings)
+                self._jobs_seen = [
+                    _job(self.settings, name, self.bus, self._clock) for name in names
+                ]
+                self._jobs_s = now
+            return self._jobs_seen
+
     def status(self, sees: Callable[[str], bool]) -> dict[str, Any]:
         """Return how the home is doing, for the frame of every page."""
-        from headrace import __version__  # noqa: PLC0415 - reads the metadata of the package
-
         tails = [one for one in self.tailer.statuses() if sees(one.stream)]
         return {
-            "version": __version__,
+            "version": version("headrace"),
             "home": str(self.settings.home),
             "now_ms": self._clock.now_ms(),
             "is_writer": self.tailer.is_writer,
             "problem": self.tailer.problem,
             "tailers": [_tailer(one) for one in tails],
-            "jobs": [],
+            "jobs": self._jobs(),
         }
+
+
+JOBS_S = 2.0
+"""How old the status of jobs may be, which is read from their files."""
+
+
+def _job(settings: Settings, name: str, bus: Bus, clock: Clock) -> dict[str, Any]:
+    try:
+        found = job_status(settings, name, bus, clock)
+    except (HeadraceError, OSError) as error:
+        return {"name": name, "state": "unknown", "problem": str(error)}
+    shown = {"name": name, "state": found.status, "epoch": found.epoch, "problem": found.problem}
+    return {key: value for key, value in shown.items() if value is not None}
+
+
+def _is_gone(problem: str) -> bool:
+    """Say whether a file went before it was read, for a merged one took its place."""
+    return problem.startswith("IO Error") and "No such file" in problem
+
+
+def _names(kept: Mapping[str, Kept]) -> set[str]:
+    return {name for one in kept.values() for name in one.schema.names}
 
 
 def _tailer(status: TailStatus) -> dict[str, Any]:

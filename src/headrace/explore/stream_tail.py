@@ -66,13 +66,13 @@ class Kept(NamedTuple):
     @property
     def rows(self) -> int:
         """How many rows there are."""
-        kept = sum(one.facts.rows for one in self.segments)
-        return kept + sum(one.rows.num_rows for one in self.chunks)
+        held = sum(int(one.rows.num_rows) for one in self.chunks)
+        return sum(one.facts.rows for one in self.segments) + held
 
     @property
     def bytes(self) -> int:
         """How many bytes they take on disk and in memory."""
-        held = sum(one.rows.nbytes for one in self.chunks)
+        held = sum(int(one.rows.nbytes) for one in self.chunks)
         return sum(one.bytes for one in self.segments) + held
 
 
@@ -453,8 +453,9 @@ def _readable_from(stream: Stream, partition: int, start: int, end: int) -> int:
 
 
 def _columns(schema: pa.Schema) -> pa.Schema:
-    """Return the columns of a stream as they are kept: DuckDB knows no two names that differ in
-    case alone, and four names are taken.
+    """Return the columns of a stream as they are kept.
+
+    DuckDB knows no two names that differ in case alone, and four names are taken.
     """
     taken, fields = set(OWN), []
     for field in schema:

@@ -36,12 +36,20 @@ class Tailer:
         bus: with the streams.
         settings: ``explore`` says which, and how.
         clock: for ages.
+        only: streams of those that are chosen, if not all are wanted.
         files: the file system.
     """
 
     def __init__(
-        self, bus: Bus, settings: Settings, clock: Clock, files: Files | None = None
+        self,
+        bus: Bus,
+        settings: Settings,
+        clock: Clock,
+        *,
+        only: frozenset[str] | None = None,
+        files: Files | None = None,
     ) -> None:
+        self._only = only
         self._bus, self._settings, self._clock = bus, settings, clock
         self._files = files or Files()
         self._dir = settings.explore_dir
@@ -138,7 +146,7 @@ class Tailer:
         wanted = {}
         for name in self._bus.names():
             rule = self._settings.explore.rule_of(name)
-            if rule is not None:
+            if rule is not None and (self._only is None or name in self._only):
                 wanted[name] = rule
         tails = dict(self._tails)
         for name in tails.keys() - wanted.keys():

@@ -169,9 +169,8 @@ class QueryView:
         """Return the groups by their places."""
         if self.top is None:
             return {0: []}
-        named: dict[int | None, list[Any]] = {
-            at: row for at, row in enumerate(plain_rows(self.top.select(self.keys)))
-        }
+        named: dict[int | None, list[Any]] = {}
+        named.update(enumerate(plain_rows(self.top.select(self.keys))))
         named[None] = [label, *([None] * (len(self.keys) - 1))]
         return named
 
@@ -326,7 +325,8 @@ class ValuesView(QueryView):
     def _rows(
         self, table: pa.Table, names: Mapping[int | None, list[Any]], *, is_heat: bool
     ) -> list[list[Any]]:
-        edges, held = self.bounds or [], {}
+        edges = self.bounds or []
+        held: dict[tuple[Any, Any, int], int] = {}
         for row in table.to_pylist():
             # A value below the lowest bound can only be there at another time.
             place = min(max(1, row["v"]), len(edges) - 1)

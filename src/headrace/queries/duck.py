@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import Any
 
 from headrace import extras
 from headrace.clock import SystemClock
+from headrace.errors import InvalidInputError
+from headrace.queries.text import Place, SqlText, near
 
 _CHECK_S, _IDLE_CHECKS = 0.05, 100
 NO_ACCESS = {
@@ -27,8 +30,9 @@ def locked_duckdb(
     *,
     memory: str,
     threads: int,
-    paths: Iterable[Path] = (),
-    folders: Iterable[Path] = (),
+    paths: Iterable[Path | str] = (),
+    folders: Iterable[Path | str] = (),
+    prepare: Callable[[Any], None] | None = None,
 ) -> Any:
     """Return a connection to a new DuckDB that can reach nothing but what is named here.
 
@@ -38,6 +42,7 @@ def locked_duckdb(
         threads: that its queries share.
         paths: files that it can read.
         folders: folders whose files it can read.
+        prepare: called with the connection before it is locked.
 
     Raises:
         InvalidInputError: DuckDB is not installed.
@@ -51,6 +56,8 @@ def locked_duckdb(
         if listed:
             connection.execute(f"SET {setting} = [{listed}]")
     connection.execute("SET TimeZone = 'UTC'")
+    if prepare is not None:
+        prepare(connection)
     connection.execute("SET enable_external_access = false")
     connection.execute("SET lock_configuration = true")
     return connection
@@ -95,3 +102,27 @@ class Watchdog:
 def watchdog() -> Watchdog:
     """Return the one of this process."""
     return Watchdog()
+
+
+_UNKNOWN = {
+    "column": r'column "([^"]+)" not found|not have a column named "([^"]+)"',
+    "function": r"Function with name (\w+) does not exist",
+}
+"""What DuckDB says of names that it does not know; it then names the nearest ones."""
+
+
+def refusal(source: SqlText, columns: set[str], error: Exception | str) -> InvalidInputError:
+    """Return what DuckDB says, at the first place of the name that it is about."""
+    said = str(error)
+    message, found = f"DuckDB: {said.splitlines()[0]}", re.search(r'"([^"]+)"', said)
+    for what, pattern in _UNKNOWN.items():
+        if (unknown := re.search(pattern, said)) is not None:
+            name = next(filter(None, unknown.groups()))
+            nearest = re.findall(r'"([^"]+)"', said[unknown.end() :].partition("LINE")[0])
+            known = {*nearest, *(columns if what == "column" else ())}
+            message = f"no {what} {name!r}" + (f"; {near(name, known)}" if known else "")
+            found = unknown
+    name = "" if found is None else next(filter(None, found.groups()))
+    at = re.search(rf"\b{re.escape(name)}\b", source.text, re.IGNORECASE) if name else None
+    place = Place(0, len(source.text)) if at is None else Place(*at.span())
+    return source.mistake(message, place)

@@ -8,7 +8,6 @@ looks at it once more, so it may say less than the query, but never more.
 from __future__ import annotations
 
 import datetime
-import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from sqlglot import exp
 
 from headrace import extras
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
-from headrace.queries.duck import locked_duckdb, watchdog
+from headrace.queries.duck import locked_duckdb, refusal, watchdog
 from headrace.queries.text import Place, SqlText, near, place_of
 from headrace.sql.past_rows import MOMENT, TRIES, Wanted
 from headrace.sql.query_tables import IS_OPEN, OFFSET, AppTables, Snapshot, Windows
@@ -432,7 +431,7 @@ class QueryEngine:
             ) from error
         except self._duckdb.Error as error:
             names = {name for table in rows.values() for name in table.column_names}
-            raise _refusal(query.source, names - {OFFSET}, error) from error
+            raise refusal(query.source, names - {OFFSET}, error) from error
         finally:
             self._leave(session, is_done=is_done)
         if size > most:
@@ -508,30 +507,6 @@ class _Session:
 
 def _marked(rows: pa.Table, *, is_open: bool) -> pa.Table:
     return rows.append_column(IS_OPEN, pa.repeat(pa.scalar(is_open), rows.num_rows))
-
-
-_UNKNOWN = {
-    "column": r'column "([^"]+)" not found|not have a column named "([^"]+)"',
-    "function": r"Function with name (\w+) does not exist",
-}
-"""What DuckDB says of names that it does not know; it then names the nearest ones."""
-
-
-def _refusal(source: SqlText, columns: set[str], error: Exception) -> InvalidInputError:
-    """Return what DuckDB says, at the first place of the name that it is about."""
-    said = str(error)
-    message, found = f"DuckDB: {said.splitlines()[0]}", re.search(r'"([^"]+)"', said)
-    for what, pattern in _UNKNOWN.items():
-        if (unknown := re.search(pattern, said)) is not None:
-            name = next(filter(None, unknown.groups()))
-            nearest = re.findall(r'"([^"]+)"', said[unknown.end() :].partition("LINE")[0])
-            known = {*nearest, *(columns if what == "column" else ())}
-            message = f"no {what} {name!r}" + (f"; {near(name, known)}" if known else "")
-            found = unknown
-    name = "" if found is None else next(filter(None, found.groups()))
-    at = re.search(rf"\b{re.escape(name)}\b", source.text, re.IGNORECASE) if name else None
-    place = Place(0, len(source.text)) if at is None else Place(*at.span())
-    return source.mistake(message, place)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:

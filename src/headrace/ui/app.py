@@ -6,7 +6,7 @@ import asyncio
 import html
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -16,10 +16,13 @@ from starlette.exceptions import HTTPException
 
 from headrace.clock import Clock
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.explore.export import check_form, export_table
 from headrace.explore.query import read_query
 from headrace.explore.service import ExploreService
+from headrace.files import Files
 from headrace.ui.access import COOKIE, Access, Door, Seer, TooLargeError, problem
 from headrace.ui.live import LiveHub
+from headrace.ui.saved import Dashboard, SavedItems, SavedView
 
 STATIC = Path(__file__).parent / "static"
 PAGES = ("/", "/explore", "/dashboards", "/dashboards/{name}", "/sql", "/jobs", "/streams",
@@ -55,6 +58,8 @@ def make_app(service: ExploreService, access: Access, clock: Clock) -> FastAPI:
     app.exception_handler(HTTPException)(_http_answer)
     add_page_routes(app, access)
     app.state.hub = LiveHub(service, clock)
+    add_sql_routes(app, service, access)
+    add_saved_routes(app, service, access, clock)
     add_query_routes(app, service, access)
     return app
 
@@ -221,6 +226,100 @@ def add_query_routes(app: FastAPI, service: ExploreService, access: Access) -> N
         events = hub.watch(wanted, request.is_disconnected)
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+
+def add_sql_routes(app: FastAPI, service: ExploreService, access: Access) -> None:
+    """Add the routes of the SQL box, and of files with answers."""
+
+    @app.post("/api/sql")
+    async def sql(request: Request) -> Response:
+        seer = seer_of(request, access)
+        asked = _sql_asked(await request.body())
+        found = await asyncio.to_thread(service.sql, asked.sql, seer.sees, asked.limit)
+        return Response(found.encoded(), media_type="application/json")
+
+    @app.get("/api/sql/schema")
+    def schema(request: Request) -> Response:
+        return _json({"tables": service.sql_schema(seer_of(request, access).sees)})
+
+    @app.get("/api/export")
+    def export(request: Request) -> Response:
+        seer, asked = seer_of(request, access), request.query_params
+        form = asked.get("format", "csv")
+        kind = check_form(form)
+        if asked.get("sql"):
+            rows = service.sql_table(_sql_text(asked["sql"]), seer.sees)
+            data, name = export_table(rows.shown, form), "query"
+        else:
+            wanted = read_query(asked.get("q", ""))
+            if not seer.sees(wanted.stream) or wanted.stream not in service.tailer.names():
+                raise Unseen(wanted.stream)
+            data, name = service.export(wanted, form), wanted.stream
+        headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
+        return Response(data, media_type=kind, headers=headers)
+
+
+class SqlAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The body of a request for SQL."""
+
+    sql: str
+    limit: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+
+def _sql_asked(body: bytes) -> SqlAsked:
+    try:
+        asked = msgspec.json.decode(body, type=SqlAsked)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidInputError(f'{error}; send {{"sql": "SELECT ..."}}') from error
+    return SqlAsked(_sql_text(asked.sql), asked.limit)
+
+
+def _sql_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidInputError("the query is no text of Unicode; send it as UTF-8") from error
+    return text
+
+
+def add_saved_routes(app: FastAPI, service: ExploreService, access: Access, clock: Clock) -> None:
+    """Add the routes of saved views and dashboards."""
+    root, files = service.settings.home / "ui", Files()
+    _add_items(app, access, "views", SavedItems(root / "views", SavedView, files, clock))
+    _add_items(app, access, "dashboards", SavedItems(root / "dashboards", Dashboard, files, clock))
+
+
+def _add_items(app: FastAPI, access: Access, kind: str, items: SavedItems[Any]) -> None:
+    def saver(request: Request) -> Seer:
+        seer = seer_of(request, access)
+        if not seer.may_save:
+            raise HTTPException(403, "you may look, but not save; ui.viewers says who may")
+        return seer
+
+    def unknown(name: str) -> HTTPException:
+        return HTTPException(404, f"there is no {kind.removesuffix('s')} {name[:100]!r}")
+
+    @app.get(f"/api/{kind}")
+    def every(request: Request) -> Response:
+        return _json({kind: items.all(seer_of(request, access).sees)})
+
+    @app.get(f"/api/{kind}/{{name}}")
+    def get(request: Request, name: str) -> Response:
+        found = items.get(name, seer_of(request, access).sees)
+        if found is None:
+            raise unknown(name)
+        return _json(found)
+
+    @app.put(f"/api/{kind}/{{name}}")
+    async def put(request: Request, name: str) -> Response:
+        seer, body = saver(request), await request.body()
+        return _json(await asyncio.to_thread(items.put, name, body, seer.name, seer.sees))
+
+    @app.delete(f"/api/{kind}/{{name}}")
+    def delete(request: Request, name: str) -> Response:
+        if not items.remove(name, saver(request).sees):
+            raise unknown(name)
+        return Response(status_code=204)
 
 
 async def _answered(request: Request, answer: Any) -> Response:

@@ -65,7 +65,7 @@ class UiServer:
         try:
             server.run([self._listener])
         finally:
-            self.service.tailer.stop()
+            self.service.close()
             self._listener.close()
 
 
