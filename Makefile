@@ -1,5 +1,5 @@
 # The verbs of this project. Every one makes sure of .venv first, so each works on a fresh clone.
-#   make demo [MODE=stream|bounded]   the main job on a year of real flights
+#   make demo [MODE=stream|bounded]   the main job on a year of real flights; UI=1 shows a dashboard
 #   make test [SUITES=...] [ARGS=...] all suites, or SUITES=tests/unit; ARGS go to pytest: ARGS=-x;
 #                                     PROCESSES=0 runs them one after the other
 #   make check                        format, lint, types, layer order
@@ -35,7 +35,7 @@ setup:
 	@tools/setup.sh
 
 demo: setup
-	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(ARGS)
+	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(if $(UI),--ui) $(ARGS)
 
 test: setup
 	@tools/redis.sh || true

@@ -26,6 +26,9 @@ export function firstRange(stream, now = Date.now()) {
   return { from: stream.first_ms, to: stream.last_ms + 1 };
 }
 
+/** Return a query with all its fields: saved ones leave out what is usual. */
+export const complete = (query) => ({ from: "-1h", to: "now", filters: [], group_by: [], metrics: [{ fn: "count" }], view: "table", bucket: "auto", ...query });
+
 export const metricName = (metric) => (metric.column ? `${metric.fn}(${metric.column})` : metric.fn);
 
 /** Return a metric of its name, or null where it is none. */

@@ -23,6 +23,12 @@ export function heat() {
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
+/** Return a colour as it looks with an opacity on a panel; areas that lie on each other must not show through. */
+export function mixed(hex, opacity) {
+  const below = rgb(token("--panel"));
+  return `rgb(${rgb(hex).map((one, at) => Math.round(one * opacity + below[at] * (1 - opacity))).join(" ")})`;
+}
+
 /** Return a colour with another opacity. */
 export function faded(hex, opacity) {
   return `rgb(${rgb(hex).join(" ")} / ${opacity})`;

@@ -4,7 +4,7 @@ import uPlot from "/static/vendor/uplot.js";
 import { h } from "../dom.js";
 import { full, moment, short, utc } from "../format.js";
 import { token } from "../theme.js";
-import { faded, styleOf } from "./palette.js";
+import { faded, mixed, styleOf } from "./palette.js";
 import { lines } from "./shape.js";
 import { timeTicks } from "./time_axis.js";
 import { hideTip, showTip } from "./tip.js";
@@ -160,7 +160,7 @@ function options({ width, height, ordered, past, metric, result, stacked, onzoom
     ],
     series: [{}, ...ordered.map((line) => {
       const { colour, dash } = styleOf(line.order, line.group);
-      return { stroke: colour, dash: stacked ? [] : dash, width: stacked ? 1 : 1.75, fill: stacked ? faded(colour, 0.72) : ordered.length === 1 ? faded(colour, 0.1) : undefined,
+      return { stroke: colour, dash: stacked ? [] : dash, width: stacked ? 1 : 1.75, fill: stacked ? mixed(colour, 0.75) : ordered.length === 1 ? faded(colour, 0.1) : undefined,
         points: { show: few && !stacked ? undefined : false, size: 5 }, spanGaps: false };
     }), ...past.map((line) => ({ stroke: faded(past.length === 1 ? token("--series-other") : styleOf(line.order, line.group).colour, past.length === 1 ? 1 : 0.6), dash: [4, 4], width: 1.5, points: { show: false } }))],
     hooks: { setSelect: [(self) => {

@@ -6,7 +6,7 @@ import { openDrill } from "../explore/drill.js";
 import { filterRow } from "../explore/filters.js";
 import { timeRange } from "../explore/time_range.js";
 import { askFor, notify, openMenu } from "../menus.js";
-import { forServer, fromAddress, toAddress } from "../query.js";
+import { complete, forServer, fromAddress, toAddress } from "../query.js";
 import { forPage } from "../shortcuts.js";
 import { Card } from "./card.js";
 
@@ -33,6 +33,7 @@ export class Board {
     } catch (problem) {
       return fill(this.grid, h("div.empty", { role: "alert" }, icon("warn"), h("p.title", {}, "The dashboard could not be opened"), h("p", {}, problem.message), h("a", { href: "/dashboards" }, "All dashboards")));
     }
+    for (const spec of this.board.charts) spec.query = complete(spec.query);
     this.rebuild();
   }
 
@@ -104,14 +105,14 @@ export class Board {
     const names = new Set(this.columnsOf(query.stream).map((one) => one.name));
     const { from, to, filters } = this.override;
     const time = from === undefined ? {} : { from, to, bucket: "auto" };
-    return { ...query, ...time, filters: [...(query.filters ?? []), ...filters.filter((one) => names.has(one.column))] };
+    return { ...query, ...time, filters: [...query.filters, ...filters.filter((one) => names.has(one.column))] };
   }
 
   async run() {
     this.stop?.();
     this.stop = null;
     for (const card of this.cards) {
-      card.query = { group_by: [], metrics: [{ fn: "count" }], view: "series", ...this.queryOf(card.spec) };
+      card.query = this.queryOf(card.spec);
       card.place();
     }
     if (!this.cards.length) return;

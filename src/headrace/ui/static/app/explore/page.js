@@ -5,7 +5,7 @@ import { savePicture } from "../charts/picture.js";
 import { fill, h, icon, refill, roving } from "../dom.js";
 import { moment, short } from "../format.js";
 import { askFor, notify, openMenu } from "../menus.js";
-import { describe, firstQuery, firstRange, forServer, fromAddress, toAddress, VIEWS, withView } from "../query.js";
+import { complete, describe, firstQuery, firstRange, forServer, fromAddress, toAddress, VIEWS, withView } from "../query.js";
 import { forPage } from "../shortcuts.js";
 import { drawBuilder } from "./builder.js";
 import { columnsPanel } from "./columns.js";
@@ -197,7 +197,7 @@ class Explore {
   async openView(name) {
     try {
       const { query } = await get(`/api/views/${encodeURIComponent(name)}`);
-      this.change({ filters: [], group_by: [], metrics: [{ fn: "count" }], ...query });
+      this.change(complete(query));
     } catch (problem) {
       notify(problem.message);
     }
@@ -207,7 +207,10 @@ class Explore {
     const answer = await askFor("Save this view", [{ name: "title", label: "Title", value: describe(this.query) }]);
     if (!answer) return;
     try {
-      await put(`/api/views/${encodeURIComponent(nameOf(answer.title))}`, { title: answer.title, query: this.query });
+      const name = nameOf(answer.title);
+      const { views } = await get("/api/views");
+      const version = views.find((one) => one.name === name)?.version ?? 0;
+      await put(`/api/views/${encodeURIComponent(name)}`, { title: answer.title, query: this.query, version });
       this.views = undefined;
       notify(`Saved as ${answer.title}.`);
     } catch (problem) {
