@@ -24,7 +24,7 @@ RUN = PYTHONDONTWRITEBYTECODE= JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHO
 RUN_TESTS = POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 $(RUN)
 
 # Those that do not exist are left out. Which files run first: tests/sharing.py.
-SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs compat model contract unit))
+SUITES := $(wildcard $(addprefix tests/,spark sim servers browser standalone docs compat model contract unit))
 # Processes that share the tests out, a file at a time; 0: one after the other, in this process.
 PROCESSES := 2
 
@@ -42,6 +42,7 @@ test: setup
 	@tools/postgres.sh || true
 	@tools/delta.sh || true
 	@tools/kafka.sh || true
+	@tools/chromium.sh || true
 	@tools/registry.sh || true
 	@tools/spark_classes.sh || true
 	@$(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)

@@ -6,6 +6,7 @@ It shows the flights while they are appended and the job runs, and stays after t
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -23,6 +24,18 @@ PACE_S = 90.0
 
 ENDING_S = 10
 _REQUEST_S = 60
+# The kernel ends the server with the demo, even where that one is killed.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+try:
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+except (OSError, AttributeError):
+    pass
+if os.getppid() != int(sys.argv.pop(1)):
+    sys.exit(1)
+from headrace.cli.main import main
+main()
+"""
 _KEEP = "36500d"  # the flights are of 2013
 _YEAR = {"from": "2013-01-01T00:00:00Z", "to": "2014-01-01T00:00:00Z"}
 
@@ -88,7 +101,7 @@ def served(home: Path) -> Iterator[str]:
     Raises:
         UnavailableError: the server did not start; the reason is on stderr.
     """
-    command = [sys.executable, "-m", "headrace.cli.main", "ui", "--json", "--port", "0"]
+    command = [sys.executable, "-c", _LAUNCHER, str(os.getpid()), "ui", "--json", "--port", "0"]
     command += ["--home", str(home), "--set", f"explore.keep={_KEEP}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
