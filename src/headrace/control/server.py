@@ -135,8 +135,12 @@ def place_at(listener: socket.socket, token: str) -> ApiAddress:
     return ApiAddress(f"http://{shown}:{taken}", token, os.getpid(), host)
 
 
-def token_of(file: Path | None) -> str:
+def token_of(file: Path | None, setting: str = "control.token_file") -> str:
     """Return the token that requests must bring: that of a file, or a new one.
+
+    Args:
+        file: the file.
+        setting: that names it, for the error.
 
     Raises:
         InvalidInputError: the file cannot be read, or has none.
@@ -148,12 +152,12 @@ def token_of(file: Path | None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not ASCII text"
         raise InvalidInputError(
-            f"file {file} of control.token_file cannot be read: {reason}; write a token into it, "
+            f"file {file} of {setting} cannot be read: {reason}; write a token into it, "
             f"such as by: openssl rand -hex 32 > {file}"
         ) from error
     if len(token) < LEAST_TOKEN or not token.isprintable() or " " in token:
         raise InvalidInputError(
-            f"file {file} of control.token_file has no token: found {len(token)} characters, "
+            f"file {file} of {setting} has no token: found {len(token)} characters, "
             f"expected one word of at least {LEAST_TOKEN}; write one by: "
             f"openssl rand -hex 32 > {file}"
         )

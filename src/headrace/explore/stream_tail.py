@@ -135,6 +135,11 @@ class StreamTail:
             return Kept(self._version, self._segments, chunks, schema, self._rule.sample)
 
     @property
+    def identity(self) -> str:
+        """What no other stream has, also none that has its name later."""
+        return self._stream.identity
+
+    @property
     def version(self) -> int:
         """A number that rises whenever rows come or go."""
         return self._version
@@ -322,6 +327,11 @@ class StreamTail:
         chunks = list(self._chunks)
         if chunks:
             self._commit(chunks)
+
+    def close(self) -> None:
+        """Commit what is in memory, and remove at once the files that were let go."""
+        self.flush()
+        self._folder.sweep(0)
 
     def _commit(self, chunks: Sequence[Chunk]) -> None:
         table = _table(chunks)

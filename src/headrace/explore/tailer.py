@@ -103,10 +103,14 @@ class Tailer:
             self._thread = None
         if self._lock is not None:
             for tail in self._tails.values():
-                with suppress(HeadraceError, OSError):
-                    tail.flush()
+                self._close(tail)
             os.close(self._lock)
             self._lock = None
+
+    def _close(self, tail: StreamTail) -> None:
+        if self.is_writer:
+            with suppress(HeadraceError, OSError):
+                tail.close()
 
     def _run(self) -> None:
         while not self._over.is_set():
@@ -151,11 +155,13 @@ class Tailer:
         tails = dict(self._tails)
         for name in tails.keys() - wanted.keys():
             del tails[name]
-        for name in wanted.keys() - tails.keys():
+        for name, rule in wanted.items():
             with suppress(InvalidInputError):  # removed at this moment
-                folder = SegmentFolder(self._dir / name, self._files, self._clock)
                 stream = self._bus.stream(name)
-                tails[name] = StreamTail(
-                    stream, wanted[name], self._settings.explore, folder, self._clock
-                )
+                if name in tails:
+                    if tails[name].identity == stream.identity:
+                        continue
+                    self._close(tails[name])  # another stream has its name by now
+                folder = SegmentFolder(self._dir / name, self._files, self._clock)
+                tails[name] = StreamTail(stream, rule, self._settings.explore, folder, self._clock)
         self._tails = tails

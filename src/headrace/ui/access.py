@@ -46,6 +46,7 @@ READS = {"/api/query", "/api/sql"}
 
 SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 MOST_BODY = 1 << 20
+SIGN_IN = "sign in first: open the address that headrace ui prints"
 
 
 class Seer(msgspec.Struct, frozen=True):
@@ -78,11 +79,11 @@ class Access:
     def __init__(self, settings: UiSettings, clock: Clock, host: str = "") -> None:
         self._clock = clock
         self._session_ms = duration_ms(settings.session, "ui.session")
-        self.token = token_of(settings.token_file)
+        self.token = token_of(settings.token_file, "ui.token_file")
         self._seers = {"": (self.token, Seer("", "*", may_save=True))}
         for one in settings.viewers:
             held = Seer(one.name, one.streams, one.may_save)
-            self._seers[one.name] = (token_of(one.token_file), held)
+            self._seers[one.name] = (token_of(one.token_file, "ui.viewers"), held)
         tokens = [token for token, _ in self._seers.values()]
         if len(set(tokens)) < len(tokens):
             raise InvalidInputError(
@@ -211,6 +212,13 @@ class Door:
         length = Headers(scope=scope).get("content-length", "0")
         if refused is None and (not length.isdigit() or int(length) > MOST_BODY):
             refused = 413, f"a request has at most {MOST_BODY:,} bytes; send less"
+        is_api = scope["path"].startswith("/api/")
+        if (
+            refused is None
+            and is_api
+            and self._access.seer_of_headers(Headers(scope=scope)) is None
+        ):
+            refused = 401, SIGN_IN
         if refused is not None:
             await problem(*refused)(scope, receive, with_headers)
             return

@@ -20,7 +20,7 @@ from headrace.explore.export import check_form, export_table
 from headrace.explore.query import read_query
 from headrace.explore.service import ExploreService
 from headrace.files import Files
-from headrace.ui.access import COOKIE, Access, Door, Seer, TooLargeError, problem
+from headrace.ui.access import COOKIE, SIGN_IN, Access, Door, Seer, TooLargeError, problem
 from headrace.ui.live import LiveHub
 from headrace.ui.saved import Dashboard, SavedItems, SavedView
 
@@ -72,7 +72,7 @@ def seer_of(request: Request, access: Access) -> Seer:
     """
     found = access.seer_of_headers(request.headers)
     if found is None:
-        raise HTTPException(401, "sign in first: open the address that headrace ui prints")
+        raise HTTPException(401, SIGN_IN)
     return found
 
 

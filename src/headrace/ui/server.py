@@ -45,14 +45,27 @@ class UiServer:
         self.url = place_at(self._listener, "").url
         self.service = ExploreService(bus, settings, clock)
         self.app = make_app(self.service, self._access, clock)
+        self._server = self._new_server()
 
     @property
     def sign_in_url(self) -> str:
         """The address that begins a session."""
         return f"{self.url}/?token={self._access.token}"
 
+    def stop(self) -> None:
+        """Have ``serve`` end, from another thread."""
+        self._server.should_exit = True
+
     def serve(self) -> None:
-        """Keep streams and answer until the process gets a signal to end."""
+        """Keep streams and answer until ``stop``, or until the process gets a signal to end."""
+        self.service.tailer.start()
+        try:
+            self._server.run([self._listener])
+        finally:
+            self.service.close()
+            self._listener.close()
+
+    def _new_server(self) -> _Server:
         config = uvicorn.Config(
             self.app,
             log_config=None,
@@ -60,13 +73,7 @@ class UiServer:
             lifespan="off",
             timeout_graceful_shutdown=ENDING_S,
         )
-        server = _Server(config, self.app.state.hub)
-        self.service.tailer.start()
-        try:
-            server.run([self._listener])
-        finally:
-            self.service.close()
-            self._listener.close()
+        return _Server(config, self.app.state.hub)
 
 
 class _Server(uvicorn.Server):
