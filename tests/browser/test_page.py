@@ -207,7 +207,7 @@ def test_columns_show_their_frequent_values(viewer: Viewer) -> None:
 
 def test_empty_and_wrong_are_told_apart(viewer: Viewer) -> None:
     nowhere = quote('["carrier","=","no such"]')
-    page = viewer.see(f"{FLIGHTS}&view=series&where={nowhere}")
+    page = viewer.see(f"{FLIGHTS}&view=table&by=origin&where={nowhere}")
     expect(page.get_by_text("No rows match")).to_be_visible()
     assert viewer.faults() == []
     page = viewer.see(f"{FLIGHTS}&view=bars&by=no_such_column")
@@ -259,7 +259,7 @@ def test_a_dashboard_is_made_arranged_and_saved(viewer: Viewer) -> None:
         page.keyboard.press(key)
     page.get_by_role("button", name="Menu of chart of bars").click()
     page.get_by_role("menuitem", name="Edit the title").click()
-    page.get_by_label("Title").fill(EVIL)
+    page.get_by_role("textbox", name="Title").fill(EVIL)
     page.get_by_role("button", name="Save").last.click()
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("The dashboard is saved.")).to_be_visible()

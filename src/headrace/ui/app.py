@@ -34,6 +34,9 @@ _STATUS: tuple[tuple[type[HeadraceError], int], ...] = (
     (UnavailableError, 503),
 )
 _PLACE = re.compile(r"^query:(\d+):(\d+): ")
+MOST_LIVE = 60
+"""As many live charts has one page, as a dashboard may have."""
+
 _DIGEST = re.compile(r"[0-9a-f]{8,64}")
 
 
@@ -219,8 +222,12 @@ def add_query_routes(app: FastAPI, service: ExploreService, access: Access) -> N
 
     @app.get("/api/live")
     async def live(request: Request) -> Response:
-        wanted = read_query(request.query_params.get("q", ""))
-        visible(request, wanted.stream)
+        given = request.query_params.getlist("q")
+        if not 1 <= len(given) <= MOST_LIVE:
+            raise InvalidInputError(f"q is a query; give 1 to {MOST_LIVE} of them")
+        wanted = [read_query(one) for one in given]
+        for one in wanted:
+            visible(request, one.stream)
         hub: LiveHub = app.state.hub
         hub.check_room()
         events = hub.watch(wanted, request.is_disconnected)

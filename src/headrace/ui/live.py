@@ -7,7 +7,7 @@ the answer to all who watch it; somebody who is slow gets the newest answer, not
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -36,23 +36,26 @@ def event(name: str, data: bytes) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
+def numbered(data: bytes, at: int) -> bytes:
+    """Return an event whose data says of which query it is."""
+    head, _, rest = data.partition(b"\ndata: {")
+    return b'%s\ndata: {"q":%d,%s' % (head, at, rest)
+
+
 class _Watcher:
     """Somebody who watches: the newest event that they have not got yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, bell: asyncio.Event) -> None:
         self._newest: bytes | None = None
-        self._is_there = asyncio.Event()
+        self._bell = bell
 
     def give(self, data: bytes) -> None:
         """Have an event be sent; it takes the place of one that waits."""
         self._newest = data
-        self._is_there.set()
+        self._bell.set()
 
-    async def take(self, timeout_s: float) -> bytes | None:
-        """Return the next event; ``None``: there is none within the time."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._is_there.wait(), timeout_s)
-        self._is_there.clear()
+    def take(self) -> bytes | None:
+        """Return the newest event; ``None``: it was taken before."""
         data, self._newest = self._newest, None
         return data
 
@@ -75,9 +78,9 @@ class Channel:
         self._last: bytes | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def join(self) -> _Watcher:
-        """Begin to watch: the last answer comes at once."""
-        watcher = _Watcher()
+    def join(self, bell: asyncio.Event) -> _Watcher:
+        """Begin to watch: the last answer comes at once, and each rings the bell."""
+        watcher = _Watcher(bell)
         self._watchers.add(watcher)
         if self._last is not None:
             watcher.give(self._last)
@@ -149,17 +152,46 @@ class LiveHub:
     def _count(self) -> None:
         self.runs += 1
 
-    async def watch(self, query: Query, is_gone: Callable[[], Any]) -> AsyncIterator[bytes]:
-        """Yield the events of a query until the client is gone.
+    async def watch(
+        self, queries: Sequence[Query], is_gone: Callable[[], Any]
+    ) -> AsyncIterator[bytes]:
+        """Yield the events of queries until the client is gone; ``q`` in each says of which one.
+
+        A browser opens few connections to a server, so all charts of a dashboard share one.
 
         Args:
-            query: checked by itself.
+            queries: each checked by itself.
             is_gone: says, awaited, whether the client is gone.
 
         Raises:
             UnavailableError: there are too many charts, or too many who watch.
         """
-        key = canonical(query)
+        bell = asyncio.Event()
+        joined: list[tuple[bytes, Channel, _Watcher]] = []
+        try:
+            for query in queries:
+                key = canonical(query)
+                channel = self._channel(key, query)
+                joined.append((key, channel, channel.join(bell)))
+            silent = 0.0
+            while not self.is_over and not await is_gone():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(bell.wait(), 1.0)
+                bell.clear()
+                taken = [watcher.take() for _, _, watcher in joined]
+                for at, data in enumerate(taken):
+                    if data is not None:
+                        yield numbered(data, at)
+                silent = silent + 1.0 if all(one is None for one in taken) else 0.0
+                if silent >= HEARTBEAT_S:
+                    silent = 0.0
+                    yield HEARTBEAT
+        finally:
+            for key, channel, watcher in joined:
+                if channel.leave(watcher) and self._channels.get(key) is channel:
+                    del self._channels[key]
+
+    def _channel(self, key: bytes, query: Query) -> Channel:
         channel = self._channels.get(key)
         if channel is None:
             if len(self._channels) >= MOST_CHANNELS:
@@ -167,20 +199,7 @@ class LiveHub:
                     f"{MOST_CHANNELS} live charts are the most that one server has; close some"
                 )
             channel = self._channels[key] = Channel(self._service, query, self._clock, self._count)
-        watcher = channel.join()
-        try:
-            silent = 0.0
-            while not self.is_over and not await is_gone():
-                data = await watcher.take(1.0)
-                silent = 0.0 if data is not None else silent + 1.0
-                if data is not None:
-                    yield data
-                elif silent >= HEARTBEAT_S:
-                    silent = 0.0
-                    yield HEARTBEAT
-        finally:
-            if channel.leave(watcher) and self._channels.get(key) is channel:
-                del self._channels[key]
+        return channel
 
     def check_room(self) -> None:
         """Refuse one more who watches, if there are too many.

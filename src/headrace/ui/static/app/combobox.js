@@ -20,13 +20,13 @@ export function combobox({ label, placeholder, key, value = "", suggest, enter, 
     placeholder, autocomplete: "off", spellcheck: "false", autocapitalize: "off", "data-key": key, "data-draft": "", value,
   });
   const root = h("div.combobox", {}, input);
-  const state = { list: null, items: [], at: -1, timer: 0, asked: null };
+  const state = { list: null, items: [], at: -1, timer: 0, asked: null, isOld: false, first: false };
 
   const close = () => {
     state.asked?.abort();
     clearTimeout(state.timer);
     state.list?.remove();
-    Object.assign(state, { list: null, items: [], at: -1 });
+    Object.assign(state, { list: null, items: [], at: -1, isOld: false });
     input.setAttribute("aria-expanded", "false");
     input.removeAttribute("aria-activedescendant");
   };
@@ -53,6 +53,7 @@ export function combobox({ label, placeholder, key, value = "", suggest, enter, 
     close();
     if (!items.length || document.activeElement !== input) return;
     state.items = items;
+    const first = state.first;
     state.list = h("div.listbox", { id, role: "listbox", "aria-label": label }, items.map((item, index) =>
       h("div.option", { role: "option", id: `${id}-${index}`, "aria-selected": "false", on: {
         pointerdown: (event) => event.preventDefault(), click: () => choose(item),
@@ -61,6 +62,7 @@ export function combobox({ label, placeholder, key, value = "", suggest, enter, 
     document.body.append(state.list);
     place(state.list, input);
     input.setAttribute("aria-expanded", "true");
+    if (first) mark(0);
   };
   const look = () => {
     state.asked?.abort();
@@ -69,6 +71,8 @@ export function combobox({ label, placeholder, key, value = "", suggest, enter, 
   };
   const soon = () => {
     clearTimeout(state.timer);
+    // Who types fast must not choose from what was suggested for less.
+    Object.assign(state, { at: -1, isOld: true, first: false });
     input.removeAttribute("aria-invalid");
     state.timer = setTimeout(look, DELAY_MS);
   };
@@ -76,7 +80,11 @@ export function combobox({ label, placeholder, key, value = "", suggest, enter, 
     const last = state.items.length - 1;
     if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      if (!state.list) return look();
+      if (!state.list || state.isOld) {
+        clearTimeout(state.timer);
+        state.first = event.key === "ArrowDown";
+        return look();
+      }
       const step = event.key === "ArrowDown" ? state.at + 1 : state.at - 1;
       mark(step > last ? 0 : step < 0 ? last : step);
     } else if (event.key === "Enter" || (event.key === "Tab" && state.list && state.at >= 0)) {
@@ -85,7 +93,7 @@ export function combobox({ label, placeholder, key, value = "", suggest, enter, 
       if (state.at >= 0) return choose(state.items[state.at]);
       if (!input.value.trim()) return;
       if (enter(input.value.trim()) === false) {
-        if (state.items.length) choose(state.items[0]);
+        if (state.items.length && !state.isOld) choose(state.items[0]);
         else input.setAttribute("aria-invalid", "true");
       }
     } else if (event.key === "Escape" && (state.list || input.value)) {

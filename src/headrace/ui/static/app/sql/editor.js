@@ -9,7 +9,7 @@ export function editor({ names, onrun, onchange }) {
   const id = freshId("names");
   const gutter = h("div.gutter", { "aria-hidden": "true" });
   const shown = h("pre", { "aria-hidden": "true" });
-  const area = h("textarea", { "aria-label": "SQL, one SELECT", spellcheck: "false", autocapitalize: "off", autocomplete: "off", autocorrect: "off", "aria-describedby": `${id}-how`, "aria-controls": id });
+  const area = h("textarea", { "aria-label": "SQL, one SELECT", spellcheck: "false", autocapitalize: "off", autocomplete: "off", autocorrect: "off", "aria-describedby": `${id}-how` });
   const root = h("div.editor-box", {}, gutter, h("div.layers", {}, shown, area), h("span.unseen", { id: `${id}-how` }, "Control and Enter run it. Control and Space complete a name. Escape, then Tab leaves."));
   const state = { wrong: -1, list: null, items: [], at: 0, leaves: false };
 
