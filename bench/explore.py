@@ -2,8 +2,8 @@
 
     python bench/explore.py [--rows 10000000] [--queries 40] [--threads 2] [--beats 40]
 
-Appends rows to a stream in a home of its own, has the tailer keep them while another thread asks all
-the time, and then asks for a group-by with two filters, with other values each time: by the engine
+Appends rows to a stream in a home of its own, has the tailer keep them while a live chart asks,
+and then asks for a group-by with two filters, with other values each time: by the engine
 behind the API, and by plain DuckDB over one Parquet file with the same rows, in turn. Cold is a new
 engine, and a new DuckDB, whose files are not in the page cache. At last single rows are appended
 while the tailer follows, and each is asked for until an answer has it: docs/guide/explore.md.
@@ -33,6 +33,7 @@ from headrace.config import load_settings
 from headrace.explore.engine import ExploreEngine
 from headrace.explore.query import read_query
 from headrace.explore.service import ExploreService
+from headrace.ui.live import LEAST_S, RESTS
 
 BATCH = 250_000
 ROUTES, COUNTRIES, USERS = 200, 60, 100_000
@@ -119,13 +120,14 @@ def new_plain(threads: int) -> Any:
 
 
 def ingest(service: ExploreService, rows: int) -> dict[str, Any]:
-    """Keep all rows while another thread asks; return rows a second."""
+    """Keep all rows while another thread asks, as a live chart does; return rows a second."""
     over, asked = threading.Event(), [0]
 
     def ask() -> None:
         while not over.is_set():
-            service.answer(read_query(question(asked[0])))
+            took = took_ms(lambda: service.answer(read_query(question(asked[0]))))
             asked[0] += 1
+            over.wait(max(LEAST_S, RESTS * took / 1000))
 
     service.tailer.step()
     asking = threading.Thread(target=ask)

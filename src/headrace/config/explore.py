@@ -25,6 +25,10 @@ def _patterns(value: object) -> object:
     return ",".join(value)
 
 
+def _optional_patterns(value: object) -> object:
+    return None if value is None else _patterns(value)
+
+
 def _milliseconds(value: object) -> object:
     return duration_ms(value, "keep", least=1000) if isinstance(value, str) else value
 
@@ -196,9 +200,9 @@ class UiSettings(Section):
 
     host: str = setting("127.0.0.1", min_length=1, description="address to listen on")
     port: int = setting(8517, least=0, most=65535, description="port to listen on; 0: any free one")
-    names: str = setting(
-        "",
-        read=_patterns,
+    names: str | None = setting(
+        None,
+        read=_optional_patterns,
         description="further names by which browsers reach it, such as that of a proxy, separated "
         "by commas",
     )

@@ -80,7 +80,7 @@ def flights_dashboard() -> dict[str, Any]:
             group_by=["dest"], limit=12,
         ),
         _chart(
-            "Hours of routes that the job has sent", 3, 5, "bars", "count",
+            "Rows that the job has sent", 3, 5, "bars", "count",
             stream="route_delays", group_by=["origin"],
         ),
     ]  # fmt: skip

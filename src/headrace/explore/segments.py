@@ -132,7 +132,15 @@ class SegmentFolder:
         path = self.folder / file_name(first, last)
         sink = pa.BufferOutputStream()
         table = rows.replace_schema_metadata({_KEY: msgspec.json.encode(facts)})
-        pq.write_table(table, sink, compression=COMPRESSION, row_group_size=ROW_GROUP)
+        rising = {name: "DELTA_BINARY_PACKED" for name in (TIME, OFFSET)}
+        pq.write_table(
+            table,
+            sink,
+            compression=COMPRESSION,
+            row_group_size=ROW_GROUP,
+            use_dictionary=[name for name in table.column_names if name not in rising],
+            column_encoding=rising,
+        )
         self._files.make_folder(self.folder, 0o700)
         if not self._files.publish(path, memoryview(sink.getvalue())):  # type: ignore[arg-type]
             raise NotOwnerError(

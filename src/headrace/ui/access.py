@@ -90,7 +90,7 @@ class Access:
                 "two viewers have one token, so nobody could say who is signed in; write another "
                 "into one of the files of ui.token_file and ui.viewers"
             )
-        given = [host, *settings.names.split(",")]
+        given = [host, *(settings.names or "").split(",")]
         self._names = {*LOOPBACK, *(name.lower().strip("[]") for name in given if name)}
 
     @property
