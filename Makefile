@@ -1,5 +1,5 @@
 # The verbs of this project. Every one makes sure of .venv first, so each works on a fresh clone.
-#   make demo [MODE=stream|bounded]   the main job on a year of real flights
+#   make demo [MODE=stream|bounded]   the main job on a year of real flights; UI=1 shows a dashboard
 #   make test [SUITES=...] [ARGS=...] all suites, or SUITES=tests/unit; ARGS go to pytest: ARGS=-x;
 #                                     PROCESSES=0 runs them one after the other
 #   make check                        format, lint, types, layer order
@@ -24,7 +24,7 @@ RUN = PYTHONDONTWRITEBYTECODE= JAVA_HOME="$$(cat .venv/java-home)" PYSPARK_PYTHO
 RUN_TESTS = POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 $(RUN)
 
 # Those that do not exist are left out. Which files run first: tests/sharing.py.
-SUITES := $(wildcard $(addprefix tests/,spark sim servers standalone docs compat model contract unit))
+SUITES := $(wildcard $(addprefix tests/,spark sim servers browser standalone docs compat model contract unit))
 # Processes that share the tests out, a file at a time; 0: one after the other, in this process.
 PROCESSES := 2
 
@@ -35,7 +35,7 @@ setup:
 	@tools/setup.sh
 
 demo: setup
-	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(ARGS)
+	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(if $(UI),--ui) $(ARGS)
 
 # What tests need besides Python; a test of what could not be had says so.
 servers: setup
@@ -43,6 +43,7 @@ servers: setup
 	@tools/postgres.sh || true
 	@tools/delta.sh || true
 	@tools/kafka.sh || true
+	@tools/chromium.sh || true
 	@tools/registry.sh || true
 	@tools/spark_classes.sh || true
 

@@ -17,16 +17,20 @@ SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 LAYERS = [
     "redaction", "errors", "extras", "plugins", "closeable", "clock", "durations", "faults",
     "files", "fencing",
-    "config", "records",
+    "config", "records", "queries",
     "graph", "bus", "sources", "state", "plan", "runtime",
     "coordinator",
     "control", "standalone", "spark",
     "testing", "cli",
 ]  # fmt: skip
-PLUGINS = ["bench", "demo", "kafka", "pipe", "serving", "sinks", "sql", "stores", "warehouse"]
+PLUGINS = [
+    "bench", "demo", "explore", "kafka", "pipe", "serving", "sinks", "sql", "stores", "ui",
+    "warehouse",
+]  # fmt: skip
 """They import any of the layers, and nobody imports them: entry points name them."""
 ABOVE = {name: set(LAYERS[:index]) | {name} for index, name in enumerate(LAYERS)}
 ABOVE |= {name: {*LAYERS, name} for name in PLUGINS}
+ABOVE["ui"].add("explore")  # the web application shows what that answers
 # The root gathers the public names; the version and the entry point are no layers.
 ROOT = "__init__"
 

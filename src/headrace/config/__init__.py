@@ -1,5 +1,6 @@
 """Typed settings: ``settings`` holds the tree, ``sources`` fills it and refuses mistakes."""
 
+from headrace.config.explore import ExploreRule, ExploreSettings, UiSettings, Viewer
 from headrace.config.inputs import FILE, InputSettings
 from headrace.config.loader import load_settings, project_file
 from headrace.config.sections import (
@@ -35,6 +36,8 @@ __all__ = [
     "Durability",
     "EpochSettings",
     "Explanation",
+    "ExploreRule",
+    "ExploreSettings",
     "InputSettings",
     "JobSettings",
     "PlacementSettings",
@@ -43,6 +46,8 @@ __all__ = [
     "StandbySettings",
     "StartPosition",
     "StateSettings",
+    "UiSettings",
+    "Viewer",
     "WarehouseSettings",
     "load_settings",
     "project_file",

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from headrace import redaction
 from headrace.config import samza
+from headrace.config.explore import ExploreSettings, UiSettings
 from headrace.config.fields import FieldInfo, Section, fields_of, setting
 from headrace.config.inputs import INPUTS, InputSettings
 from headrace.config.outputs import OUTPUTS, OutputSettings
@@ -394,6 +395,8 @@ class Settings(Section):
     tracing: TracingSettings = setting(TracingSettings())
     bus: BusSettings = setting(BusSettings())
     warehouse: WarehouseSettings = setting(WarehouseSettings())
+    explore: ExploreSettings = setting(ExploreSettings())
+    ui: UiSettings = setting(UiSettings())
     inputs: dict[str, InputSettings] = setting(
         factory=dict,
         description="tables `[inputs.NAME]`: what replaces a stream that jobs read",
@@ -436,6 +439,11 @@ class Settings(Section):
     def warehouse_dir(self) -> Path:
         """Tables that jobs write by day."""
         return self.warehouse.dir or self.home / "warehouse"
+
+    @property
+    def explore_dir(self) -> Path:
+        """Rows of streams as columns, to explore."""
+        return self.explore.dir or self.home / "explore"
 
     def explain_all(self) -> list[Explanation]:
         """Return all settings, in order, then those of Spark that are set; secrets are hidden."""

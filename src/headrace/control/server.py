@@ -135,8 +135,12 @@ def place_at(listener: socket.socket, token: str) -> ApiAddress:
     return ApiAddress(f"http://{shown}:{taken}", token, os.getpid(), host)
 
 
-def token_of(file: Path | None) -> str:
+def token_of(file: Path | None, setting: str = "control.token_file") -> str:
     """Return the token that requests must bring: that of a file, or a new one.
+
+    Args:
+        file: the file.
+        setting: that names it, for the error.
 
     Raises:
         InvalidInputError: the file cannot be read, or has none.
@@ -148,12 +152,12 @@ def token_of(file: Path | None) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not ASCII text"
         raise InvalidInputError(
-            f"file {file} of control.token_file cannot be read: {reason}; write a token into it, "
+            f"file {file} of {setting} cannot be read: {reason}; write a token into it, "
             f"such as by: openssl rand -hex 32 > {file}"
         ) from error
     if len(token) < LEAST_TOKEN or not token.isprintable() or " " in token:
         raise InvalidInputError(
-            f"file {file} of control.token_file has no token: found {len(token)} characters, "
+            f"file {file} of {setting} has no token: found {len(token)} characters, "
             f"expected one word of at least {LEAST_TOKEN}; write one by: "
             f"openssl rand -hex 32 > {file}"
         )
@@ -161,8 +165,13 @@ def token_of(file: Path | None) -> str:
     return token
 
 
-def listening(host: str, port: int) -> socket.socket:
+def listening(host: str, port: int, section: str = "control") -> socket.socket:
     """Return a socket that listens.
+
+    Args:
+        host: address.
+        port: 0: any free one.
+        section: of the settings that have both, for the error.
 
     Raises:
         InvalidInputError: the address cannot be listened on.
@@ -176,8 +185,11 @@ def listening(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
+        instead = "leave control.port out for one that is free, or set control.enabled=false"
+        if section != "control":
+            instead = f"choose another, or {section}.port=0 for one that is free"
         raise InvalidInputError(
-            f"control.host={host}, control.port={port} cannot be listened on: {error.strerror}; "
-            "leave control.port out for one that is free, or set control.enabled=false"
+            f"{section}.host={host}, {section}.port={port} cannot be listened on: "
+            f"{error.strerror}; {instead}"
         ) from error
     return listener

@@ -21,10 +21,14 @@ def demo(
         Literal["stream", "bounded"],
         typer.Option(help="Follow the flights as they are appended, or run over all of them."),
     ] = "stream",
+    ui: Annotated[
+        bool,
+        typer.Option("--ui", help="Show a dashboard of the flights; it stays until Ctrl-C."),
+    ] = False,
     as_json: Json = False,
     home: Home = None,
 ) -> None:
-    """Run the job "delay radar" on a year of real flights; it ends by itself.
+    """Run the job "delay radar" on a year of real flights; it ends by itself without --ui.
 
     Exits with 70 if the results differ from those of DuckDB.
 
@@ -37,7 +41,7 @@ def demo(
     from headrace.demo.run import run_demo
 
     console = Console(stderr=as_json, highlight=False)
-    result = run_demo(mode, settings_of(home).home, console=console)
+    result = run_demo(mode, settings_of(home).home, console=console, with_ui=ui)
     if as_json:
         show_json(_object(result))
     if result.interrupted:

@@ -12,7 +12,7 @@ import shutil
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +34,7 @@ from headrace.config import Settings, load_settings
 from headrace.coordinator.driver_loop import JobControl, stop_on_signals
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_run import RunListeners, RunResult
+from headrace.demo import dashboard
 from headrace.demo.delay_radar import delay_radar
 from headrace.demo.flights import Feeder, Source, append_all, flight_source, other_sources
 from headrace.demo.results import (
@@ -290,9 +291,10 @@ def run_demo(
     mode: Mode,
     home: Path,
     *,
-    pace_s: float = PACE_S,
+    pace_s: float | None = None,
     console: Console | None = None,
     clock: Clock | None = None,
+    with_ui: bool = False,
 ) -> DemoResult:
     """Run the delay radar over a year of flights, in a fresh folder ``demo`` below ``home``.
 
@@ -306,6 +308,7 @@ def run_demo(
         pace_s: seconds that the year takes in stream mode.
         console: where to print.
         clock: of the pace and the figures.
+        with_ui: serve a dashboard of the flights, until Ctrl-C.
 
     Raises:
         InvalidInputError: the folder holds files that no demo made, or the data is missing.
@@ -317,7 +320,8 @@ def run_demo(
     folder = home.absolute() / FOLDER
     try:
         with fresh_folder(folder):
-            result = _Demo(mode, folder, pace_s, console, clock).run()
+            pace_s = pace_s or (dashboard.PACE_S if with_ui else PACE_S)
+            result = _Demo(mode, folder, pace_s, console, clock, with_ui).run()
     except KeyboardInterrupt:
         result = DemoResult(mode, folder, interrupted=True)
     if result.interrupted:
@@ -327,10 +331,16 @@ def run_demo(
 
 class _Demo:
     def __init__(
-        self, mode: Mode, folder: Path, pace_s: float, console: Console, clock: Clock
+        self,
+        mode: Mode,
+        folder: Path,
+        pace_s: float,
+        console: Console,
+        clock: Clock,
+        with_ui: bool,
     ) -> None:
         self._mode, self._folder, self._pace_s = mode, folder, pace_s
-        self._console, self._clock = console, clock
+        self._console, self._clock, self._with_ui = console, clock, with_ui
         self._on_spark = extras.lacking("pyspark", "") is None
         bounded = "true" if mode == "bounded" else "false"
         self._settings = load_settings(
@@ -346,7 +356,12 @@ class _Demo:
         """Do it all."""
         what = f"delay radar: a year of flights from New York City, mode {self._mode}"
         self._notify(Text(f"{what}, in {_near(self._folder)}"))
-        with open_bus(self._settings.bus_dir, _bus_options(self._settings)) as bus:
+        with ExitStack() as stack:
+            options = _bus_options(self._settings)
+            bus = stack.enter_context(open_bus(self._settings.bus_dir, options))
+            if self._with_ui:
+                place = stack.enter_context(dashboard.served(self._folder))
+                self._notify(Text(f"dashboard       {place}"))
             began = self._clock.monotonic()
             flights, others = flight_source(), other_sources()
             for source in others:
@@ -370,7 +385,16 @@ class _Demo:
                 return result
             result = self._finish(bus, result, airports, airlines)
             self._summarise(result, view)
+            if self._with_ui:
+                self._stay()
             return result
+
+    def _stay(self) -> None:
+        """Leave the dashboard there until Ctrl-C, which ends what is complete by then."""
+        self._notify(Text("the dashboard stays until Ctrl-C"))
+        with suppress(KeyboardInterrupt):
+            while True:
+                self._clock.sleep(1.0)
 
     def _run_job(self, bus: Bus, flights: Source, view: LiveView) -> RunResult:
         control = JobControl()

@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.queries.text import SqlText
     from headrace.sql.app import SqlApp, load_app
-    from headrace.sql.text import SqlText
 
 __all__ = ["SqlApp", "SqlText", "load_app"]
 
@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
     """Load it when it is used: ``--help`` lists the commands of this package."""
     if name not in __all__:
         raise AttributeError(f"module 'headrace.sql' has no attribute {name!r}")
-    home = "text" if name == "SqlText" else "app"
-    value = getattr(importlib.import_module(f"headrace.sql.{home}"), name)
+    home = "queries.text" if name == "SqlText" else "sql.app"
+    value = getattr(importlib.import_module(f"headrace.{home}"), name)
     globals()[name] = value
     return value

@@ -14,6 +14,7 @@ from sqlglot import exp
 from headrace.graph import agg
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.row_aggregates import Unique
+from headrace.queries.text import near
 from headrace.sql.expressions import (
     Compiler,
     is_aggregate,
@@ -21,7 +22,6 @@ from headrace.sql.expressions import (
     text_of,
 )
 from headrace.sql.functions import UserAggregate
-from headrace.sql.text import near
 
 
 class Aggregates:

@@ -18,6 +18,7 @@ from headrace.graph.builder import Graph, Job
 from headrace.graph.introspection import site_at
 from headrace.graph.operators import Site
 from headrace.graph.windows import Hopping, Tumbling
+from headrace.queries.text import Place, SqlText, near
 from headrace.records.schema import normalise_type
 from headrace.sql import server_tables
 from headrace.sql.expressions import data_type
@@ -39,7 +40,6 @@ from headrace.sql.statements import (
     parse_app,
 )
 from headrace.sql.streams import StreamBuilder
-from headrace.sql.text import Place, SqlText, near
 
 
 @dataclass(frozen=True)

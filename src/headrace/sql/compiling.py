@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import polars as pl
 
 from headrace.errors import InvalidInputError
-from headrace.sql.text import SqlText
+from headrace.queries.text import SqlText
 
 
 class Compiling(Protocol):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from headrace.queries.parsing import parse_words
+from headrace.queries.text import SqlText
 from headrace.sql.expressions import Compiler
-from headrace.sql.statements import parse_words
-from headrace.sql.text import SqlText
 
 
 def condition(text: str, columns: Sequence[str], what: str) -> pl.Expr:

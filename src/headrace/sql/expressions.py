@@ -18,10 +18,10 @@ import polars as pl
 from sqlglot import exp
 
 from headrace.errors import InvalidInputError
+from headrace.queries.text import SqlText, near, place_of
 from headrace.sql import moments, nested
 from headrace.sql.compiling import Compiled, binary, unary
 from headrace.sql.functions import Functions, UserFunction
-from headrace.sql.text import SqlText, near, place_of
 
 TYPES = {
     **dict.fromkeys(("BOOLEAN",), pl.Boolean()),

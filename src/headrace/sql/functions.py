@@ -24,8 +24,8 @@ from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.introspection import call_mistake, without_optional
 from headrace.graph.types import arrow_type
+from headrace.queries.text import SqlText, near
 from headrace.sql.statements import FunctionText
-from headrace.sql.text import SqlText, near
 
 
 @dataclass(frozen=True)

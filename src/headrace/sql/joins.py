@@ -13,6 +13,7 @@ from headrace.durations import duration_text
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import Site
 from headrace.graph.windows import Tumbling, Window
+from headrace.queries.text import SqlText, near, place_of
 from headrace.sql.expressions import Compiler
 from headrace.sql.functions import Functions
 from headrace.sql.join_conditions import Condition
@@ -29,7 +30,6 @@ from headrace.sql.relations import (
     TableJoining,
 )
 from headrace.sql.table_joins import TableJoinCompiler
-from headrace.sql.text import SqlText, near, place_of
 
 
 @dataclass(frozen=True)

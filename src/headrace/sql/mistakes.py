@@ -18,8 +18,8 @@ from sqlglot import exp
 from headrace.errors import InvalidInputError
 from headrace.graph.expressions import Resolved
 from headrace.graph.operators import Site
+from headrace.queries.text import Place, SqlText, place_of
 from headrace.records.schema import type_text
-from headrace.sql.text import Place, SqlText, place_of
 
 
 @dataclass(frozen=True)

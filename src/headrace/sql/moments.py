@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 from sqlglot import exp
 
+from headrace.queries.text import near
 from headrace.sql.compiling import Compiled, Compiling, unary
-from headrace.sql.text import near
 
 UNITS = {
     **dict.fromkeys(("MICROSECOND", "MICROSECONDS"), 1),

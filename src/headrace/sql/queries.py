@@ -23,6 +23,7 @@ from headrace.graph.windows import (
     sliding,
     tumbling,
 )
+from headrace.queries.text import SqlText, near, place_of
 from headrace.sql.aggregates import Aggregates
 from headrace.sql.expressions import (
     Compiler,
@@ -45,7 +46,6 @@ from headrace.sql.relations import (
 from headrace.sql.row_numbers import AT, Ranking, RankingCompiler, is_ranked, with_qualify
 from headrace.sql.statements import SIDE_OUTPUT, WINDOW, Emit, WindowText
 from headrace.sql.table_joins import changed_rows
-from headrace.sql.text import SqlText, near, place_of
 
 _REFUSED = {
     "laterals": "LATERAL",

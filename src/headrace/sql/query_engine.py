@@ -8,27 +8,22 @@ looks at it once more, so it may say less than the query, but never more.
 from __future__ import annotations
 
 import datetime
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import count
 from typing import Any
 
 import pyarrow as pa
 from sqlglot import exp
 
 from headrace import extras
-from headrace.clock import SystemClock
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
+from headrace.queries.duck import locked_duckdb, refusal, watchdog
+from headrace.queries.text import Place, SqlText, near, place_of
 from headrace.sql.past_rows import MOMENT, TRIES, Wanted
 from headrace.sql.query_tables import IS_OPEN, OFFSET, AppTables, Snapshot, Windows
 from headrace.sql.statements import WINDOW, parse_query
-from headrace.sql.text import Place, SqlText, near, place_of
 
-_CHECK_S, _IDLE_CHECKS = 0.05, 100
 _IDLE_SESSIONS = 16
 
 
@@ -299,44 +294,6 @@ def _narrow(
     times[name] = low, high
 
 
-class _Watchdog:
-    """Interrupts calls that take too long: one thread for all, as beginning one can take long."""
-
-    def __init__(self) -> None:
-        self._calls: dict[int, tuple[float, Callable[[], None]]] = {}
-        self._numbers, self._clock = count(), SystemClock()
-        self._changed, self._is_idle = threading.Condition(), False
-        threading.Thread(target=self._run, name="headrace query limits", daemon=True).start()
-
-    @contextmanager
-    def limit(self, seconds: float, interrupt: Callable[[], None]) -> Iterator[None]:
-        """Interrupt what is done within, if it takes longer; afterwards, it is left alone."""
-        with self._changed:
-            number = next(self._numbers)
-            self._calls[number] = self._clock.monotonic() + seconds, interrupt
-            if self._is_idle:
-                self._changed.notify()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._calls.pop(number, None)
-
-    def _run(self) -> None:
-        checks = 0
-        with self._changed:
-            while True:
-                checks = 0 if self._calls else checks + 1
-                self._is_idle = checks > _IDLE_CHECKS  # to be woken delays a query by some ms
-                self._changed.wait(None if self._is_idle else _CHECK_S)
-                now = self._clock.monotonic()
-                for number in [n for n, (due, _) in self._calls.items() if due <= now]:
-                    self._calls.pop(number)[1]()
-
-
-_watchdog = cache(_Watchdog)
-
-
 class QueryEngine:
     """DuckDB in this process, for queries of any thread over rows that are given to it.
 
@@ -347,20 +304,8 @@ class QueryEngine:
     def __init__(self, limits: QueryLimits | None = None) -> None:
         self.limits = limits or QueryLimits()
         self._duckdb = extras.load("duckdb", "headrace sql query")
-        self._connection = self._duckdb.connect(
-            ":memory:",
-            config={
-                "enable_external_access": "false",
-                "autoinstall_known_extensions": "false",
-                "autoload_known_extensions": "false",
-                "python_enable_replacements": "false",
-                "temp_directory": "",
-                "memory_limit": self.limits.memory,
-                "threads": 1,  # the app has the others; a point query needs none
-            },
-        )
-        self._connection.execute("SET TimeZone = 'UTC'")
-        self._connection.execute("SET lock_configuration = true")
+        # The app has the other cores; a point query needs none.
+        self._connection = locked_duckdb("headrace sql query", memory=self.limits.memory, threads=1)
         self._idle: list[_Session] = []
         self._lock = threading.Lock()
 
@@ -470,7 +415,7 @@ class QueryEngine:
         most = limits.rows if most is None else most
         session, is_done = self._session(rows), False
         try:
-            with _watchdog().limit(limits.seconds, session.cursor.interrupt):
+            with watchdog().limit(limits.seconds, session.cursor.interrupt):
                 found = session.cursor.sql(query.sql).to_arrow_reader(most + 1)
                 batches, size = [], 0
                 for batch in found:
@@ -486,7 +431,7 @@ class QueryEngine:
             ) from error
         except self._duckdb.Error as error:
             names = {name for table in rows.values() for name in table.column_names}
-            raise _refusal(query.source, names - {OFFSET}, error) from error
+            raise refusal(query.source, names - {OFFSET}, error) from error
         finally:
             self._leave(session, is_done=is_done)
         if size > most:
@@ -562,30 +507,6 @@ class _Session:
 
 def _marked(rows: pa.Table, *, is_open: bool) -> pa.Table:
     return rows.append_column(IS_OPEN, pa.repeat(pa.scalar(is_open), rows.num_rows))
-
-
-_UNKNOWN = {
-    "column": r'column "([^"]+)" not found|not have a column named "([^"]+)"',
-    "function": r"Function with name (\w+) does not exist",
-}
-"""What DuckDB says of names that it does not know; it then names the nearest ones."""
-
-
-def _refusal(source: SqlText, columns: set[str], error: Exception) -> InvalidInputError:
-    """Return what DuckDB says, at the first place of the name that it is about."""
-    said = str(error)
-    message, found = f"DuckDB: {said.splitlines()[0]}", re.search(r'"([^"]+)"', said)
-    for what, pattern in _UNKNOWN.items():
-        if (unknown := re.search(pattern, said)) is not None:
-            name = next(filter(None, unknown.groups()))
-            nearest = re.findall(r'"([^"]+)"', said[unknown.end() :].partition("LINE")[0])
-            known = {*nearest, *(columns if what == "column" else ())}
-            message = f"no {what} {name!r}" + (f"; {near(name, known)}" if known else "")
-            found = unknown
-    name = "" if found is None else next(filter(None, found.groups()))
-    at = re.search(rf"\b{re.escape(name)}\b", source.text, re.IGNORECASE) if name else None
-    place = Place(0, len(source.text)) if at is None else Place(*at.span())
-    return source.mistake(message, place)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:

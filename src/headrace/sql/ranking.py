@@ -11,9 +11,9 @@ from sqlglot import exp
 from headrace.graph import agg
 from headrace.graph.rankings import Order
 from headrace.graph.windows import BOUNDS, Hopping, Session, Sliding, Tumbling, Window, tumbling
+from headrace.queries.text import SqlText, near, place_of
 from headrace.sql.expressions import Compiler, has_aggregate, is_aggregate, text_of
 from headrace.sql.relations import Limiting, Scope, Selection, Span, TopK
-from headrace.sql.text import SqlText, near, place_of
 
 TOP_K = 10
 """How many rows ``topk`` keeps where neither the query nor the app says it."""

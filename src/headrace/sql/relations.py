@@ -16,8 +16,8 @@ from headrace.graph.aggregates import Aggregate
 from headrace.graph.operators import Site
 from headrace.graph.rankings import Order
 from headrace.graph.windows import Window
+from headrace.queries.text import SqlText, near, place_of
 from headrace.sql.statements import SIDE_OUTPUT, InputTable
-from headrace.sql.text import SqlText, near, place_of
 
 Span = tuple[int, int]
 

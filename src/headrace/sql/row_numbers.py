@@ -17,10 +17,10 @@ from headrace.graph.builder import Stream
 from headrace.graph.operators import Site
 from headrace.graph.rankings import FirstRows, Order
 from headrace.graph.windows import BOUNDS, Window
+from headrace.queries.text import SqlText, place_of
 from headrace.sql.expressions import Compiler, has_aggregate, text_of
 from headrace.sql.functions import Functions
 from headrace.sql.relations import Relation
-from headrace.sql.text import SqlText, place_of
 
 BEST, NUMBER = "_best", "_number"
 AT = "at"

@@ -19,10 +19,10 @@ from headrace.errors import InvalidInputError
 from headrace.graph.builder import Graph
 from headrace.graph.operators import IS_DELETED, Site
 from headrace.graph.windows import BOUNDS
+from headrace.queries.text import Named, SqlText, near, place_of
 from headrace.sql.expressions import data_type
 from headrace.sql.relations import Relation, Selection
 from headrace.sql.statements import SinkText
-from headrace.sql.text import Named, SqlText, near, place_of
 
 CONNECTOR, STREAM, WAREHOUSE = "connector", "stream", "warehouse"
 _FILES = ("csv", "json_lines", "parquet", "postgres")

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from sqlglot import exp
-from sqlglot.dialects.duckdb import DuckDB
-from sqlglot.errors import ParseError, TokenError
+from sqlglot.errors import ParseError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
+from headrace.queries.parsing import parse_words, tokens_of
+from headrace.queries.text import Named, Place, SqlText, near, place_of
 from headrace.redaction import SecretText
-from headrace.sql.text import Named, Place, SqlText, near, place_of
 
 WINDOW = "window"
 """Of a table or query that is read: the ``WindowText`` behind it."""
@@ -169,7 +169,7 @@ def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Q
     Raises:
         InvalidInputError: it is none; shows where.
     """
-    words = list(_tokens(source) if tokens is None else tokens)
+    words = list(tokens_of(source) if tokens is None else tokens)
     if not words:
         raise source.mistake("expected a query: SELECT ... FROM ...", Place(0, 1))
     words, windows = _without_windows(source, words)
@@ -181,26 +181,6 @@ def parse_query(source: SqlText, tokens: Sequence[Token] | None = None) -> exp.Q
         name = read.args.get("alias") if isinstance(read, exp.Subquery) else read.this
         if name is not None:
             read.set(WINDOW, windows.get(place_of(name).begin))
-    return tree
-
-
-def parse_words(source: SqlText, words: Sequence[Token] | None = None) -> Any:
-    """Return the tree of one statement or expression.
-
-    Raises:
-        InvalidInputError: it is none; shows where.
-    """
-    try:
-        known = list(_tokens(source) if words is None else words)
-        tree, *others = DuckDB().parser().parse(known, source.text) or [None]
-    except ParseError as error:
-        found = error.errors[0]
-        at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
-        text = str(found["description"]).rstrip(".").lower()
-        raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
-    if tree is None or others:
-        end = len(source.text)
-        raise source.mistake("expected one expression", Place(0, max(1, end)))
     return tree
 
 
@@ -266,26 +246,6 @@ def _read_before(words: Sequence[Token]) -> int | None:
     return found
 
 
-def _at(source: SqlText, line: int, column: int, text: str) -> Place:
-    starts = [0]
-    for row in source.text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(row))
-    end = starts[min(line, len(starts)) - 1] + column
-    begin = max(0, end - max(1, len(text)))
-    return Place(begin, max(end, begin + 1))
-
-
-def _tokens(source: SqlText) -> list[Token]:
-    try:
-        return DuckDB().tokenize(source.text)
-    except TokenError as error:
-        end = len(source.text.rstrip())
-        raise source.mistake(
-            "the text cannot be split into words: a quote or a comment has no end",
-            Place(max(0, end - 1), end),
-        ) from error
-
-
 def parse_app(source: SqlText) -> Statements:
     """Return the statements of an app.
 
@@ -293,7 +253,7 @@ def parse_app(source: SqlText) -> Statements:
         InvalidInputError: one is not known, or is not complete; shows where.
     """
     statements: list[list[Token]] = [[]]
-    for token in _tokens(source):
+    for token in tokens_of(source):
         if token.token_type is TokenType.SEMICOLON:
             statements.append([])
         else:
@@ -329,7 +289,7 @@ def parse_stream_query(source: SqlText) -> tuple[exp.Query, Emit | None]:
     Raises:
         InvalidInputError: it is none; shows where.
     """
-    return _Reader(source).query(_tokens(source))
+    return _Reader(source).query(tokens_of(source))
 
 
 class _Reader:

@@ -18,6 +18,7 @@ from headrace.graph.operators import IS_DELETED, Site
 from headrace.graph.rankings import FirstRows
 from headrace.graph.windows import BOUNDS, LATE_SIDE
 from headrace.plan.inference import Inference
+from headrace.queries.text import SqlText, near
 from headrace.sql.functions import given_functions, with_functions
 from headrace.sql.mistakes import SqlSite
 from headrace.sql.queries import QueryCompiler, in_ms
@@ -38,7 +39,6 @@ from headrace.sql.relations import (
 )
 from headrace.sql.row_numbers import Ranking, ranked
 from headrace.sql.statements import OPTIONS, SIDE_OUTPUT, STATE, parse_stream_query
-from headrace.sql.text import SqlText, near
 
 INPUT = "input"
 """The name by which a query reads the stream that it is a method of."""

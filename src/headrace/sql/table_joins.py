@@ -11,9 +11,9 @@ from sqlglot import exp
 
 from headrace.errors import InvalidInputError
 from headrace.graph.operators import IS_DELETED, Site
+from headrace.queries.text import SqlText, place_of
 from headrace.sql.join_conditions import Condition
 from headrace.sql.relations import FULL, INNER, RIGHT, Relation, Scope, TableJoining
-from headrace.sql.text import SqlText, place_of
 
 
 @dataclass(frozen=True)

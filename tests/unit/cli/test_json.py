@@ -11,7 +11,7 @@ from tests.support.cli import ALL, headrace
 ON_SPARK = {
     *("backfill", "run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
     *("cluster up", "cluster ls", "cluster kill", "cluster start", "cluster down"),
-    *("cluster drain", "sql run", "sql serve", "serve"),
+    *("cluster drain", "sql run", "sql serve", "serve", "ui"),
 }
 """What takes longer, or runs until it is stopped; their suites look at what they print."""
 
@@ -51,6 +51,7 @@ CASES: dict[str, list[str]] = {
     "jobs rewind": ["shop", "--to", "1"],
     "jobs delete": ["shop", "--yes"],
     "jobs rescale": ["shop", "--tasks", "3"],
+    "explore": ["select count(*) as n from orders"],
     "pipe": ["--stream", "orders", "--until", "latest", "cat"],
     "sql check": ["clicks.sql"],
     "sql deploy": ["clicks.sql"],

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from headrace.errors import InvalidInputError
+from headrace.queries.text import SqlText
 from headrace.sql.expressions import Compiler
 from headrace.sql.statements import parse_query
-from headrace.sql.text import SqlText
 
 MOMENTS = ["2026-01-31 23:59:59", "2024-02-29 00:00:00", "1969-12-31 12:30:15", None, "2026-11-23"]
 ROWS = pl.DataFrame(

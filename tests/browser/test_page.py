@@ -1,0 +1,383 @@
+"""The page as it is used: by mouse and keyboard, on a telephone, live, by those who mean harm."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import quote, urlencode
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+from tests.support.browsing import EVIL, EVIL_COLUMN, App, Viewer, append_clicks
+from tests.support.processes import REAL_CLOCK
+
+YEAR = "from=1357016400000&to=1364792400000"
+FLIGHTS = f"/explore?stream=flights&{YEAR}"
+VIEWS = {
+    "Table": "by=carrier&show=count&show=p95(arr_delay)",
+    "Time series": "by=origin&show=count&show=p95(dep_delay)",
+    "Stacked area": "by=carrier&show=count&limit=5",
+    "Bars": "by=dest&show=count&show=avg(arr_delay)&limit=12",
+    "Distribution": "by=origin&show=avg(dep_delay)",
+    "Heat map": "show=avg(dep_delay)",
+    "Raw samples": "limit=20",
+}
+NAMES = {
+    "Table": "table",
+    "Time series": "series",
+    "Stacked area": "area",
+    "Bars": "bars",
+    "Distribution": "distribution",
+    "Heat map": "heatmap",
+    "Raw samples": "samples",
+}
+FIRST_VIEW_BYTES = 300_000
+
+
+def chips(page: Page, label: str) -> list[str]:
+    line = page.locator(".builder .line").filter(has=page.get_by_text(label, exact=True))
+    return [" ".join(one.split()) for one in line.locator(".chip").all_inner_texts()]
+
+
+def scanned(page: Page) -> str:
+    return page.locator(".facts").inner_text()
+
+
+def drag(page: Page, box: Locator, begin: tuple[float, float], end: tuple[float, float]) -> None:
+    """Draw a rectangle over a chart, given shares of its width and height."""
+    at = box.bounding_box()
+    assert at is not None
+    points = [(at["x"] + x * at["width"], at["y"] + y * at["height"]) for x, y in (begin, end)]
+    page.mouse.move(*points[0])
+    page.mouse.down()
+    page.mouse.move(*points[1], steps=4)
+    page.mouse.up()
+
+
+def test_the_first_view_is_small_and_from_this_server_only(app: App, browser: Browser) -> None:
+    context = browser.new_context()
+    viewer = Viewer(app, context)
+    viewer.settled()
+    viewer.page.goto("about:blank")
+    session = context.new_cdp_session(viewer.page)
+    session.send("Network.enable")
+    session.send("Network.setCacheDisabled", {"cacheDisabled": True})
+    sizes: list[float] = []
+    session.on("Network.loadingFinished", lambda one: sizes.append(one["encodedDataLength"]))
+    viewer.see("/")
+    expect(viewer.page.locator(".plot canvas").first).to_be_visible()
+    assert 20_000 < sum(sizes) < FIRST_VIEW_BYTES
+    assert viewer.hosts == {app.url.removeprefix("http://")}
+    assert "stream=flights" in viewer.page.url, "the whole view is in the address"
+    assert viewer.wrong == []
+    context.close()
+
+
+@pytest.mark.parametrize("title", VIEWS)
+def test_each_view_draws_and_has_no_serious_fault(viewer: Viewer, title: str) -> None:
+    page = viewer.see(f"{FLIGHTS}&view={NAMES[title]}&{VIEWS[title]}")
+    expect(page.get_by_role("tab", name=title)).to_have_attribute("aria-selected", "true")
+    if title in ("Table", "Raw samples"):
+        assert page.locator("table.rows tbody tr").count() >= 16
+    else:
+        assert int(page.locator(".plot").first.get_attribute("data-marks") or 0) > 10
+        alternative = page.locator("details.numbers").first
+        if alternative.get_attribute("open") is None:
+            alternative.locator("summary").first.click()
+        assert alternative.locator("tbody tr").count() > 2, "a chart can be read as a table"
+    assert re.search(r"as of .* rows scanned.*took", scanned(page), re.DOTALL)
+    assert viewer.faults() == []
+
+
+def test_dark_is_as_readable_as_light(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=series&by=origin&show=count")
+    page.get_by_role("button", name="Dark theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert viewer.faults() == []
+    page.reload()
+    viewer.settled()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.keyboard.press("t")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+
+
+def test_a_query_is_built_with_the_keyboard_alone(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=table&show=count")
+    page.keyboard.press("/")
+    page.keyboard.type("origin = J")
+    expect(page.get_by_role("option", name="JFK")).to_be_visible()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    viewer.settled()
+    assert chips(page, "Where") == ["origin = JFK"]
+    page.keyboard.type("dep_delay > 60")
+    page.keyboard.press("Enter")
+    viewer.settled()
+    assert chips(page, "Where") == ["origin = JFK", "dep_delay > 60"]
+    page.keyboard.press("Escape")
+    page.locator("#page").focus()
+    page.keyboard.press("b")
+    page.keyboard.type("carrier")
+    page.keyboard.press("Enter")
+    viewer.settled()
+    assert chips(page, "Group by") == ["carrier"]
+    page.locator("#page").focus()
+    page.keyboard.press("m")
+    page.keyboard.type("p95 arr_del")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    viewer.settled()
+    assert chips(page, "Show") == ["count", "p95(arr_delay)"]
+    page.locator("#page").focus()
+    page.keyboard.press("4")
+    viewer.settled()
+    chart = page.get_by_role("application")
+    chart.focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("menuitem", name="Only these rows")).to_be_focused()
+    page.keyboard.press("Enter")
+    viewer.settled()
+    assert len(chips(page, "Where")) == 3
+    assert {"where", "by", "show", "view"} <= set(re.findall(r"[?&](\w+)=", page.url))
+
+
+def test_a_value_is_clicked_into_a_filter_and_back_takes_it_out(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=table&by=origin&show=count")
+    before = page.url
+    page.get_by_role("gridcell", name="LGA").click()
+    page.get_by_role("menuitem", name="Without these rows").click()
+    viewer.settled()
+    assert chips(page, "Where") == ["origin != LGA"]
+    expect(page.get_by_role("gridcell", name="LGA")).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_role("gridcell", name="LGA")).to_have_count(1)
+    assert page.url == before
+    page.go_forward()
+    expect(page.get_by_role("gridcell", name="LGA")).to_have_count(0)
+    page.get_by_role("button", name="Remove the filter origin != LGA").click()
+    expect(page.get_by_role("gridcell", name="LGA")).to_have_count(1)
+
+
+def test_a_link_shows_the_whole_view_again(viewer: Viewer) -> None:
+    where = (
+        "&where=" + quote('["dep_delay",">=",30]') + "&where=" + quote('["tailnum","is not null"]')
+    )
+    address = f"{FLIGHTS}&compare=7d{where}&by=origin&show=p95%28dep_delay%29&view=bars&limit=20"
+    page = viewer.see(address)
+    assert chips(page, "Where") == ["dep_delay >= 30", "tailnum is not null"]
+    assert chips(page, "Show") == ["p95(dep_delay)"]
+    expect(page.locator("[data-key=time]")).to_contain_text("and the week before")
+    rows = page.locator("details.numbers")
+    rows.locator("summary").click()
+    assert page.locator(".was").count() == 3
+    page.get_by_role("button", name="Share and export").click()
+    page.get_by_role("menuitem", name="Copy the link").click()
+    assert page.evaluate("navigator.clipboard.readText()") == viewer.app.url + address
+
+
+def test_brushing_a_chart_zooms(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=series&show=count")
+    drag(page, page.locator(".u-over"), (0.25, 0.5), (0.5, 0.6))
+    page.wait_for_url(lambda url: "from=1357016400000" not in url)
+    begin, end = map(int, re.findall(r"(?:from|to)=(\d+)", page.url))
+    quarter = (1364792400000 - 1357016400000) / 4
+    assert abs(end - begin - quarter) < quarter / 10
+    viewer.settled()
+    page = viewer.see(f"{FLIGHTS}&view=heatmap&show=avg(dep_delay)")
+    drag(page, page.locator(".plot"), (0.3, 0.4), (0.6, 0.8))
+    page.wait_for_url(lambda url: "where=" in url)
+    viewer.settled()
+    low, high = chips(page, "Where")
+    assert low.startswith("dep_delay >= ")
+    assert high.startswith("dep_delay < ")
+
+
+def test_columns_show_their_frequent_values(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=series&show=count")
+    columns = page.get_by_role("complementary", name="Columns")
+    columns.get_by_placeholder("Find a column").fill("carr")
+    columns.get_by_role("button", name="carrier").click()
+    popover = page.get_by_role("dialog", name="carrier")
+    expect(popover.get_by_role("button", name="UA").first).to_be_visible()
+    assert viewer.faults() == []
+    popover.get_by_role("button", name="UA").first.click()
+    viewer.settled()
+    assert chips(page, "Where") == ["carrier = UA"]
+
+
+def test_empty_and_wrong_are_told_apart(viewer: Viewer) -> None:
+    nowhere = quote('["carrier","=","no such"]')
+    page = viewer.see(f"{FLIGHTS}&view=table&by=origin&where={nowhere}")
+    expect(page.get_by_text("No rows match")).to_be_visible()
+    assert viewer.faults() == []
+    page = viewer.see(f"{FLIGHTS}&view=bars&by=no_such_column")
+    expect(page.get_by_role("alert")).to_contain_text("no_such_column")
+    assert any("400" in one for one in viewer.wrong), "the browser logs the refused request"
+    viewer.wrong.clear()
+
+
+def test_a_live_chart_shows_rows_as_they_come(viewer: Viewer) -> None:
+    page = viewer.see("/explore?stream=clicks&from=-1h&to=now&view=bars&by=page&show=count&live=1")
+    expect(page.locator("[data-key=live]")).to_have_attribute("aria-pressed", "true")
+    expect(page.locator("[data-key=live] .dot")).to_have_attribute("data-state", "good")
+    page.locator("details.numbers summary").click()
+    cell = page.locator("details.numbers td.num").first
+    before = int(cell.inner_text())
+    now = REAL_CLOCK.now_ms()
+    append_clicks(viewer.app.home, range(now - 3000, now, 10))
+    expect(page.locator(".facts")).to_contain_text("420 of 420 rows")
+    page.keyboard.press("l")
+    expect(page.locator("[data-key=live]")).to_have_attribute("aria-pressed", "false")
+    assert "live=1" not in page.url
+    assert before == 40
+
+
+def test_a_dashboard_is_made_arranged_and_saved(viewer: Viewer) -> None:
+    page = viewer.page
+    for view, more in (("bars", "by=origin&show=count"), ("series", "show=count")):
+        viewer.see(f"{FLIGHTS}&view={view}&{more}")
+        page.get_by_role("button", name="Saved views and dashboards").click()
+        page.get_by_role("menuitem", name="Add to a dashboard").click()
+        if view == "bars":
+            page.get_by_label("Title of a new dashboard").fill("My flights")
+        page.get_by_label("Title of the chart").fill(f"chart of {view}")
+        page.get_by_role("button", name="Add", exact=True).click()
+        expect(page.get_by_text("Added to My flights.")).to_be_visible()
+    page.get_by_role("button", name="Open").last.click()
+    viewer.settled()
+    cards = page.get_by_role("article")
+    expect(cards).to_have_count(2)
+    expect(page.locator(".card .plot canvas")).to_have_count(2)
+    assert viewer.faults() == []
+    page.get_by_role("button", name="Edit").click()
+    assert viewer.faults() == []
+    page.get_by_role("button", name="Move chart of series").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(cards.first).to_contain_text("chart of series")
+    page.get_by_role("button", name="Resize chart of series").focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    page.get_by_role("button", name="Menu of chart of bars").click()
+    page.get_by_role("menuitem", name="Edit the title").click()
+    page.get_by_role("textbox", name="Title").fill(EVIL)
+    page.get_by_role("button", name="Save").last.click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("The dashboard is saved.")).to_be_visible()
+    page.reload()
+    viewer.settled()
+    expect(cards.first).to_contain_text("chart of series")
+    assert cards.first.evaluate("one => one.style.getPropertyValue('--width')") == "8"
+    assert cards.first.evaluate("one => one.style.getPropertyValue('--height')") == "5"
+    expect(cards.last).to_contain_text("<script>")
+    cards.first.get_by_role("button", name="Menu of chart of series").click()
+    page.get_by_role("menuitem", name="Show as a table").click()
+    expect(cards.first.get_by_role("grid")).to_be_visible()
+    drag(page, cards.last.locator(".plot"), (0.1, 0.2), (0.1, 0.2))
+    page.get_by_role("menuitem", name="Only these rows").click()
+    page.wait_for_url("**/explore?**")
+    viewer.settled()
+    page.goto(viewer.app.url + "/dashboards")
+    expect(page.get_by_role("link", name="My flights")).to_be_visible()
+    assert viewer.faults() == []
+
+
+def test_a_view_is_saved_and_opened(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=bars&by=origin&show=count")
+    page.get_by_role("button", name="Saved views and dashboards").click()
+    page.get_by_role("menuitem", name="Save this view").click()
+    page.get_by_label("Title").fill("By airport")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("Saved as By airport.")).to_be_visible()
+    viewer.see(f"{FLIGHTS}&view=series&show=count")
+    page.get_by_role("button", name="Saved views and dashboards").click()
+    page.get_by_role("menuitem", name="By airport", exact=True).click()
+    viewer.settled()
+    assert chips(page, "Group by") == ["origin"]
+
+
+def test_sql_runs_and_says_where_it_is_wrong(viewer: Viewer) -> None:
+    page = viewer.see("/sql")
+    editor = page.get_by_role("textbox", name="SQL")
+    editor.fill("select origin, count(*) as n\nfrom flights\ngroup by 1 order by n desc")
+    page.keyboard.press("Control+Enter")
+    viewer.settled()
+    expect(page.get_by_role("gridcell").first).to_have_text("EWR")
+    assert viewer.faults() == []
+    page.get_by_role("button", name="Bars").click()
+    expect(page.locator(".plot canvas")).to_be_visible()
+    editor.fill("select origin,\n  no_such_column\nfrom flights")
+    page.get_by_role("button", name="Run").click()
+    alert = page.locator(".banner.bad")
+    expect(alert).to_contain_text("no_such_column")
+    assert any("400" in one for one in viewer.wrong)
+    viewer.wrong.clear()
+    page.get_by_role("button", name="History").click()
+    expect(page.get_by_role("menuitem")).to_have_count(2)
+    page.keyboard.press("Escape")
+    editor.fill("select dest from fl")
+    page.keyboard.press("Control+ ")
+    expect(page.get_by_role("option", name="flights")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(editor).to_have_value("select dest from flights")
+
+
+def test_what_is_downloaded_is_what_is_shown(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=bars&by=origin&show=count")
+    starts = {"CSV": b"origin,count", "Parquet": b"PAR1", "PNG": b"\x89PNG"}
+    for kind, start in starts.items():
+        page.get_by_role("button", name="Share and export").click()
+        with page.expect_download() as download:
+            page.get_by_role("menuitem", name=f"Download {kind}").click()
+        assert download.value.path().read_bytes().startswith(start), kind
+
+
+def test_hostile_texts_stay_texts(viewer: Viewer) -> None:
+    base = "/explore?" + urlencode({"stream": "hostile", "from": "-1d", "to": "now"})
+    page = viewer.see(f"{base}&view=samples")
+    expect(page.get_by_role("gridcell", name=EVIL).first).to_be_visible()
+    for view in ("table", "bars", "series"):
+        viewer.see(f"{base}&view={view}&" + urlencode({"by": EVIL_COLUMN, "show": "count"}))
+        assert chips(page, "Group by") == [EVIL_COLUMN]
+    page.locator(".plot").first.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".tip")).to_contain_text("<script>")
+    page.keyboard.press("Enter")
+    page.get_by_role("menuitem", name="Only these rows").click()
+    viewer.settled()
+    assert chips(page, "Where") == [f"{EVIL_COLUMN} = {EVIL}"]
+    page.get_by_role("button", name="Saved views and dashboards").click()
+    page.get_by_role("menuitem", name="Save this view").click()
+    page.get_by_label("Title").fill(EVIL)
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("Saved as <img")).to_be_visible()
+    assert page.locator("img:not(.brand img), iframe, [onload], [onerror]").count() == 0
+
+
+@pytest.mark.parametrize("width", [375, 1280, 1920])
+def test_nothing_is_wider_than_the_screen(viewer: Viewer, width: int) -> None:
+    viewer.page.set_viewport_size({"width": width, "height": 800})
+    for address in (
+        f"{FLIGHTS}&view=bars&by=dest&show=count&show=p95(dep_delay)",
+        "/sql",
+        "/dashboards/my-flights",
+    ):
+        page = viewer.see(address)
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width, address
+        wide = "one => one.scrollWidth - one.clientWidth"
+        inner = page.locator("#page").evaluate(wide)
+        assert inner <= 0, address
+    if width == 375:
+        assert viewer.faults() == []
+
+
+def test_the_sheet_of_shortcuts_opens_and_closes(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=table&show=count")
+    page.keyboard.press("?")
+    sheet = page.get_by_role("dialog", name="Keyboard shortcuts")
+    expect(sheet).to_contain_text("add a filter")
+    assert viewer.faults() == []
+    page.keyboard.press("Escape")
+    expect(sheet).to_have_count(0)
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page.get_by_role("textbox", name="SQL")).to_be_visible()
