@@ -441,8 +441,8 @@ def _behind(chunk: Chunk, offset: int) -> Iterator[Chunk]:
 def _readable_from(stream: Stream, partition: int, start: int, end: int) -> int:
     """Return the first offset behind some that can be read; the end where there is none.
 
-    A frame is read whole or not at all, so what can be read begins at one offset: it is found in steps
-    that double, and then between the last two.
+    A frame is read whole or not at all, so what can be read begins at one offset: it is found in
+    steps that double, and then between the last two.
     """
 
     def is_readable(offset: int) -> bool:
