@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # drivers end, too
     found: dict[str, list[float]] = {way: [] for way in options.ways}
     with tempfile.TemporaryDirectory(prefix="driver-") as name:
         rig = Rig(Path(name))
