@@ -132,7 +132,7 @@ class SegmentFolder:
         path = self.folder / file_name(first, last)
         sink = pa.BufferOutputStream()
         table = rows.replace_schema_metadata({_KEY: msgspec.json.encode(facts)})
-        rising = {name: "DELTA_BINARY_PACKED" for name in (TIME, OFFSET)}
+        rising = dict.fromkeys((TIME, OFFSET), "DELTA_BINARY_PACKED")
         pq.write_table(
             table,
             sink,
