@@ -125,7 +125,7 @@ MISTAKES = [
     ("explore 'drop table orders'", "expected one query: SELECT ... FROM ..."),
     ("explore 'select 1' --set explore.keep=long", "setting explore.keep from --set"),
     ("ui --host 0.0.0.0", "ui.token_file is not set; write a token into a file"),
-    ("ui --set ui.token_file=none", "cannot be read"),
+    ("ui --set ui.token_file=missing.token", "cannot be read"),
     ("sql serve none.sql", "cannot read the SQL app none.sql"),
     ("sql test none.sql", "cannot read the SQL app none.sql"),
     ("sql query none.sql 'select 1'", "cannot read the SQL app none.sql"),
