@@ -22,6 +22,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.explore.chart import chart
 from headrace.explore.query import Query, read_query
 from headrace.explore.results import Result
+from headrace.explore.segments import SegmentFolder
 from headrace.explore.service import ExploreService
 from headrace.explore.sql_box import read_select
 from headrace.explore.sql_worker import Asked, answer
@@ -36,6 +37,7 @@ __all__ = [
     "Explored",
     "ManualClock",
     "Query",
+    "SegmentFolder",
     "StreamSpec",
     "Tailer",
     "UiServer",

@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
 
 
 class Cancel:
-    """Ends queries of whoever asks no more; it can be called from any thread."""
+    """Ends queries of a client that is gone; it can be called from any thread."""
 
     def __init__(self) -> None:
         self._lock, self._interrupts, self.is_done = (
@@ -76,7 +76,7 @@ class CancelledError(UnavailableError):
     """Nobody waits for the answer any more."""
 
     code = "HR213"
-    move = "ask again"
+    move = "ask again, if the answer is still wanted"
 
     def __init__(self) -> None:
         super().__init__("the query was cancelled, for nobody waits for its answer; ask again")

@@ -165,13 +165,13 @@ class SegmentFolder:
         return merged
 
     def remove(self, segments: Iterable[Segment]) -> None:
-        """Let files go: queries that begin from now on do not see them."""
+        """Drop files: queries that begin from now on do not see them."""
         now = self._clock.now_ms()
         for one in segments:
             self._dying.setdefault(one.path.name, now)
 
     def sweep(self, grace_ms: int = GRACE_MS) -> None:
-        """Remove the files that were let go a while ago, and what a writer that died has left."""
+        """Remove the files that were replaced or dropped a while ago."""
         now = self._clock.now_ms()
         for name in [n for n, at in self._dying.items() if now - at >= grace_ms]:
             self._files.remove(self.folder / name)

@@ -329,7 +329,7 @@ class StreamTail:
             self._commit(chunks)
 
     def close(self) -> None:
-        """Commit what is in memory, and remove at once the files that were let go."""
+        """Commit what is in memory, and remove at once the files that were dropped."""
         self.flush()
         self._folder.sweep(0)
 
@@ -441,8 +441,8 @@ def _behind(chunk: Chunk, offset: int) -> Iterator[Chunk]:
 def _readable_from(stream: Stream, partition: int, start: int, end: int) -> int:
     """Return the first offset behind some that can be read; the end where there is none.
 
-    Frames are damaged as a whole, so what can be read begins at one offset: it is found in steps
-    that double, and then between the last two.
+    A frame is read whole or not at all, so what can be read begins at one offset: it is found in
+    steps that double, and then between the last two.
     """
 
     def is_readable(offset: int) -> bool:

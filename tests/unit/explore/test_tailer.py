@@ -10,7 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.exploring import Explored, ManualClock, kept_rows, sampled_rows
+from tests.support.exploring import (
+    Explored,
+    ManualClock,
+    SegmentFolder,
+    kept_rows,
+    sampled_rows,
+)
 from tests.support.homes import Home
 
 BASE = 1_700_000_000_000
@@ -77,8 +83,6 @@ def test_a_kill_while_files_are_merged_leaves_each_row_once(
     home: Home, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The merged file is there, and so are those that it was made of."""
-    from headrace.explore.segments import SegmentFolder
-
     monkeypatch.setattr(SegmentFolder, "remove", lambda *_: None)
     explored = Explored(home, clock, "explore.flush_rows=5")
     for part in range(8):
