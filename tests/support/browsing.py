@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 from tests.support.processes import ROOT, Started, until
 
 from headrace.bus.address import open_bus
@@ -113,10 +113,14 @@ class Viewer:
         self.page: Page = context.new_page()
         self.wrong: list[str] = []
         self.hosts: set[str] = set()
-        self.page.on("console", lambda one: one.type == "error" and self.wrong.append(one.text))
+        self.page.on("console", self._said)
         self.page.on("pageerror", lambda one: self.wrong.append(str(one)))
         self.page.on("request", lambda one: self.hosts.add(one.url.split("/")[2]))
         self.page.goto(app.sign_in)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.wrong.append(message.text)
 
     def see(self, address: str) -> Page:
         """Open an address of the application, and wait until it shows an answer."""

@@ -83,7 +83,7 @@ const quoted = (name) => (/^[a-z_][a-z0-9_]*$/.test(name) ? name : `"${name.repl
 
 function tableOf({ name, columns }, edit) {
   const insert = (text) => h("button", { type: "button", title: `Insert ${text}`, on: { click: () => edit.insert(quoted(text)) } });
-  return h("details", { open: columns.length < 40 && name !== "" ? null : null }, h("summary", {}, name), h("ul", {}, columns.map((column) => {
+  return h("details", {}, h("summary", {}, name), h("ul", {}, columns.map((column) => {
     const button = insert(column.name);
     button.append(h("span.what", {}, column.name), h("span.note", {}, String(column.type).toLowerCase()));
     return h("li", {}, button);
@@ -102,7 +102,7 @@ function namesOf(tables) {
 function firstStatement(tables) {
   const table = tables.reduce((one, other) => (other.columns.length > one.columns.length ? other : one));
   const by = table.columns.find((one) => /char|string|text/i.test(one.type));
-  return by ? `select ${quoted(by.name)}, count(*) as rows\nfrom ${quoted(table.name)}\ngroup by 1\norder by rows desc\nlimit 20` : `select *\nfrom ${quoted(table.name)}\nlimit 100`;
+  return by ? `select ${quoted(by.name)}, count(*) as n\nfrom ${quoted(table.name)}\ngroup by 1\norder by n desc\nlimit 20` : `select *\nfrom ${quoted(table.name)}\nlimit 100`;
 }
 
 /** Return how an answer can be drawn: a time and numbers as lines, a text and numbers as bars; else null. */
