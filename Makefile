@@ -8,10 +8,10 @@
 #   make test-wheels [PYTHONS=...]    that wheel in empty environments of each Python
 #   make test-matrix [SPARKS=...]     tests on each PySpark that is supported; Delta and Iceberg
 #   make notes [VERSION=...]          release notes of changes/; with a version, into CHANGELOG.md
-#   make fmt | docs | bench | steady | lock | clean
+#   make fmt | docs | bench | steady | jar | lock | clean
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup servers demo test wheel test-wheels test-matrix soak check fmt docs notes bench steady lock clean
+.PHONY: help setup servers demo test wheel test-wheels test-matrix soak check fmt docs notes bench steady jar lock clean
 MAKEFLAGS += --no-print-directory
 
 PY := .venv/bin/python
@@ -92,6 +92,9 @@ bench: setup
 
 steady: setup
 	@$(RUN) bench/soak.py $(ARGS)
+
+jar: setup
+	@$(RUN) tools/catalog_jar.py
 
 lock: setup
 	@$(PY) -m uv pip compile pyproject.toml --extra demo --extra dev --universal \

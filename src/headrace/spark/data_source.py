@@ -2,7 +2,8 @@
 
 Options of reading: ``stream`` (or what ``load`` is given), ``home``, ``start``, ``end``,
 ``columns``, ``where``, ``maxRows`` of a batch, ``splitRows`` of a task. Of writing: ``stream`` (or
-what ``save`` is given), ``home``, ``create``, ``partitions``, ``key``, ``time``, ``writeId``.
+what ``save`` is given), ``home``, ``create``, ``partitions``, ``key``, ``time``, ``writeId``. What
+jobs have committed is read with the options that ``job_tables`` names.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NullType, StructField, StructType
 
 from headrace.bus import OffsetBatch, Stream
 from headrace.bus.spec import StreamSpec, stream_replaced
@@ -35,7 +36,10 @@ from headrace.config import EARLIEST, LATEST
 from headrace.errors import InternalError, InvalidInputError
 from headrace.files import Files
 from headrace.records.schema import as_milliseconds, normalise
+from headrace.spark.job_tables import TableReader, is_job_table, job_table, listed, table_schema
+from headrace.spark.row_conditions import condition_columns, conditions_of, true_rows
 from headrace.spark.source_options import (
+    LIST,
     READ,
     SPLIT_ROWS,
     WRITE,
@@ -45,6 +49,7 @@ from headrace.spark.source_options import (
     check_known,
     check_running,
     first_offsets,
+    home_of,
     last_offsets,
     location_of,
     names_of,
@@ -78,7 +83,6 @@ STREAM, IDENTITY = "stream", "identity"
 """Beside the offsets of a checkpoint: of which stream they are."""
 
 BATCH_ROWS = 1 << 16
-_TRUE = "__headrace_true"
 """Small appends are put together to this many rows; Spark pays for each batch."""
 
 
@@ -100,7 +104,7 @@ class RangeReader:
         place: of the stream.
         columns: of the stream, as they were when the query was planned.
         schema: of the result.
-        where: a condition on columns of the stream, as ``polars.sql_expr`` takes it.
+        where: conditions on columns of the stream, as ``polars.sql_expr`` takes them.
         since: rows with an earlier event time are left out.
         before: rows with this event time or a later one are left out.
     """
@@ -108,7 +112,7 @@ class RangeReader:
     place: StreamLocation
     columns: ReadColumns
     schema: StructType
-    where: str = ""
+    where: tuple[str, ...] = ()
     since: int | None = None
     before: int | None = None
 
@@ -129,7 +133,11 @@ class RangeReader:
     def _needed(self, names: Sequence[str]) -> list[str]:
         found = self.columns.needed(names)
         spec = self.columns.spec
-        more = condition_columns(self.where, self.columns) if self.where else []
+        more = [
+            name
+            for condition in self.where
+            for name in condition_columns(condition, spec.schema, spec.name)
+        ]
         if (self.since, self.before) != (None, None):
             more.append(str(spec.time))
         found += [name for name in dict.fromkeys(more) if name not in found]
@@ -143,57 +151,12 @@ class RangeReader:
             times = as_milliseconds(found.batch.column(self.columns.spec.time))
             masks += [pc.greater_equal(times, self.since)] if self.since is not None else []
             masks += [pc.less(times, self.before)] if self.before is not None else []
-        if self.where:
-            import polars as pl  # noqa: PLC0415 - of a worker that needs it
-
-            rows = pl.from_arrow(found.batch)
-            assert isinstance(rows, pl.DataFrame)
-            found_true = rows.with_columns(pl.sql_expr(self.where).alias(_TRUE)).get_column(_TRUE)
-            masks.append(found_true.to_arrow())
+        masks += [true_rows(condition, found.batch) for condition in self.where]
         if not masks:
             return found
         mask = pc.fill_null(reduce(pc.and_, masks), False)
         places = found.offsets[mask.to_numpy(zero_copy_only=False)]
         return OffsetBatch(found.first_offset, found.batch.filter(mask), places, found.next_offset)
-
-
-def condition_columns(where: str, columns: ReadColumns) -> list[str]:
-    """Return the columns of the stream that a condition reads.
-
-    Raises:
-        InvalidInputError: it is none, or reads others, or more of the stream than each row.
-    """
-    import polars as pl  # noqa: PLC0415 - of who gives a condition
-
-    def refusal(why: str) -> InvalidInputError:
-        return InvalidInputError(
-            f"option where is {where!r}: {why}; give a condition as SQL, such as: delay > 30 and "
-            "origin = 'JFK'"
-        )
-
-    own = columns.spec.schema
-    try:
-        condition = pl.sql_expr(where)
-        names = condition.meta.root_names()
-        wrong = [name for name in names if name not in own.names]
-        if wrong:
-            raise InvalidInputError(
-                f"option where reads {wrong[0]!r}; expected columns of the stream: {own.names}",
-                stream=columns.spec.name,
-            )
-        nulls = pl.DataFrame(own.empty_table()).clear(3)
-        rows = nulls.with_columns(condition.alias(_TRUE))
-        plan = nulls.lazy().with_columns(condition.alias(_TRUE)).slice(1, 1).explain()
-    except pl.exceptions.PolarsError as error:
-        raise refusal(str(error).splitlines()[0]) from error
-    if rows.schema[_TRUE] != pl.Boolean:
-        raise refusal(f"it is {rows.schema[_TRUE]}, not true or false")
-    if plan.lstrip().startswith("SLICE"):  # which goes before the rows
-        raise refusal(
-            "it takes several rows together, and Spark reads a stream in pieces; expected what "
-            "can be decided for each row by itself, or where() of the DataFrame"
-        )
-    return list(names)
 
 
 def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -238,9 +201,7 @@ class BatchReader(DataSourceReader):
             columns = ReadColumns(bus.stream(place.stream).spec)
         place = self._place = replace(place, stream=columns.spec.name)
         columns.check(schema.fieldNames())
-        where = options.get("where", "")
-        if where:
-            condition_columns(where, columns)
+        where = conditions_of(options, columns.spec.schema, columns.spec.name)
         for begin, name in ((self._start, "start"), (self._end, "end")):
             if isinstance(begin, int) and columns.spec.time is None:
                 raise InvalidInputError(
@@ -302,9 +263,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         place = self._place = replace(place, stream=self._stream.spec.name)
         columns = ReadColumns(self._stream.spec)
         columns.check(schema.fieldNames())
-        where = options.get("where", "")
-        if where:
-            condition_columns(where, columns)
+        where = conditions_of(options, columns.spec.schema, columns.spec.name)
         self._reader = RangeReader(place, columns, schema, where)
 
     def _open(self) -> None:
@@ -617,22 +576,41 @@ class StreamSource(DataSource):
     def _place(self) -> StreamLocation:
         return location_of({"home": self.home, **self.options}, self.folder)
 
+    def _home(self) -> str:
+        return home_of({"home": self.home, **self.options}, self.folder)
+
     def schema(self) -> StructType:
-        """Return the columns of the stream, and where each row is from."""
+        """Return the columns of the stream, and where each row is from; or those of a table."""
+        if LIST in self.options:  # the catalog asks for names, which this is the only way to give
+            names = listed(self._home(), self.options[LIST])
+            return StructType([StructField(name, NullType()) for name in names])
         check_known(self.options, READ)
+        if is_job_table(self.options):
+            return table_schema(job_table(self._home(), self.options), self.options)
         place = self._place()
         with place.open() as bus:
             spec = bus.stream(place.stream).spec
         return ReadColumns(spec, names_of(self.options, "columns")).schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads the stream once."""
+        """Return what reads the stream or the table once."""
         check_known(self.options, READ)
+        if is_job_table(self.options):
+            return TableReader(job_table(self._home(), self.options), self.options, schema)
         return BatchReader(self._place(), self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the source of a query."""
+        """Return the source of a query.
+
+        Raises:
+            InvalidInputError: it is a table, which has no offsets.
+        """
         check_known(self.options, READ)
+        if is_job_table(self.options):
+            raise InvalidInputError(
+                "state, metadata and tables of the warehouse are read with spark.read; for their "
+                "changes read the job's output streams with readStream"
+            )
         return StreamReader(self._place(), self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

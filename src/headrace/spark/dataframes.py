@@ -44,6 +44,7 @@ from headrace.graph.sinks import StoredTable, installed_warehouse
 from headrace.graph.types import to_schema
 from headrace.graph.windows import Window, global_window
 from headrace.records.schema import unique_names
+from headrace.spark.catalog import register_catalog
 from headrace.spark.data_source import NAME, StreamSource
 from headrace.spark.run import run_job
 from headrace.spark.sessions import build_session
@@ -141,9 +142,12 @@ def session(
 
 
 def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) -> None:
-    """Register the data source ``headrace``, and the streams and tables of a home, with a session.
+    """Register the data source and the catalog ``headrace`` with a session, over a home.
 
-    Tables of the warehouse have their own names, and the contents of their latest snapshots.
+    The catalog lists what is there when it is asked: ``headrace.streams.NAME``,
+    ``headrace.state.JOB.STORE``, ``headrace.metadata.JOB``, ``headrace.warehouse.NAME``. Streams
+    and tables that exist now are also tables ``streams.NAME`` and ``warehouse.NAME``. Tables of the
+    warehouse have their own names, too, and the contents of their latest snapshots.
 
     Args:
         spark: your session.
@@ -152,6 +156,7 @@ def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) ->
     register_source(spark)
     settings = _settings(home)
     folder = settings.home
+    register_catalog(spark, folder)
     for error in register_tables(spark, settings.warehouse_dir).values():
         warnings.warn(f"passed over: {error}", stacklevel=2)
     with open_bus(folder / "bus") as bus:

@@ -1,11 +1,11 @@
 """Spark partitions that run where we say, each in a Python worker of its own.
 
-The one module that goes through py4j into Spark's private parts; ``tests/spark`` has a smoke test
-for each. Placement comes from ``SparkContext.makeRDD`` with locations. Each slot is one branch of a
-union with an environment of its own: Spark keys its pools of Python workers by environment, so a
-slot that keeps its number on its executor finds the same process again, with its open stores. New
-executors are prepared beside the epochs: their first slot starts a Python process, which takes
-seconds.
+With ``catalog``, the one module that goes through py4j into Spark's private parts; ``tests/spark``
+has a smoke test for each. Placement comes from ``SparkContext.makeRDD`` with locations. Each slot
+is one branch of a union with an environment of its own: Spark keys its pools of Python workers by
+environment, so a slot that keeps its number on its executor finds the same process again, with its
+open stores. New executors are prepared beside the epochs: their first slot starts a Python process,
+which takes seconds.
 """
 
 from __future__ import annotations

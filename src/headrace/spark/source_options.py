@@ -28,11 +28,17 @@ from headrace.spark.versions import spark_type
 Begin = StartPosition | dict[int, int]
 """Where reading begins or ends: a word, an event time in ms, or an offset by partition."""
 
-READ = ("stream", "path", "home", "start", "end", "columns", "where", "maxrows", "splitrows")
+READ = (
+    "stream", "path", "home", "start", "end", "columns", "where", "maxrows", "splitrows",
+    "job", "store", "epoch", "metadata", "table", "days",
+)  # fmt: skip
 WRITE = ("stream", "path", "home", "create", "partitions", "key", "time", "writeid")
 SPARKS = ("checkpointlocation", "queryname", "outputmode")
-OURS = ("follows",)
-"""Given by ``stateful`` alone: a folder, see ``following``."""
+OURS = ("follows", "pushed")
+"""Given by ``stateful`` alone, a folder; and by the catalog alone, conditions of the query."""
+
+LIST = "headracelist"
+"""Given by the catalog alone: names are wanted, of which part of it."""
 
 SPLIT_ROWS = 4_000_000
 
@@ -69,8 +75,18 @@ def location_of(options: Mapping[str, str], folder: str = "") -> StreamLocation:
         raise InvalidInputError(
             'no stream is named; give .option("stream", NAME), or load(NAME) and save(NAME)'
         )
+    return StreamLocation(home_of(options, folder), stream)
+
+
+def home_of(options: Mapping[str, str], folder: str = "") -> str:
+    """Return the home that options name, else that of the settings.
+
+    Args:
+        options: of a reader or a writer.
+        folder: what a relative home begins at; by default the working folder.
+    """
     home = options.get("home") or load_settings(None, (), dict(os.environ)).home
-    return StreamLocation(str((Path(folder) / Path(home).expanduser()).absolute()), stream)
+    return str((Path(folder) / Path(home).expanduser()).absolute())
 
 
 def check_known(options: Mapping[str, str], known: Sequence[str]) -> None:
@@ -290,6 +306,8 @@ def as_spark(kind: pa.DataType) -> pa.DataType:
         return pa.duration("us")
     if pa.types.is_list(kind):
         return pa.list_(as_spark(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(as_spark(kind.key_type), as_spark(kind.item_type))
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, as_spark(field.type)) for field in kind])
     return kind

@@ -1,0 +1,101 @@
+"""What jobs have committed, and streams, as tables of Spark: by the source and by its catalog."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from tests.support.jobs import counting
+from tests.support.runs import World, on_spark
+
+from headrace import spark as headrace_spark
+from headrace.spark import catalog
+
+pytestmark = pytest.mark.spark
+
+
+def scanned(frame: DataFrame) -> tuple[int, list[str]]:
+    """Run a query; return how many rows its scan brought into Spark, and with which columns."""
+    rows: Any = frame
+    rows.collect()
+    plan = rows._jdf.queryExecution().executedPlan()
+    leaf = plan.collectLeaves().head()
+    names = [leaf.output().apply(at).name() for at in range(leaf.output().size())]
+    return leaf.metrics().apply("numOutputRows").value(), names
+
+
+def test_state_epochs_and_streams_are_tables(spark: SparkSession, world: World) -> None:
+    world.feed(200)
+    _, epochs = on_spark(counting(), world.settings("job.bounded=true"))
+    home = str(world.home)
+    headrace_spark.register(spark, home)
+
+    def read(**options: object) -> DataFrame:
+        given = {name: str(value).lower() for name, value in options.items()}
+        return spark.read.format("headrace").options(home=home, **given).load()
+
+    last = epochs[-1].epoch
+
+    expected = world.store("counting", "n")
+    state = read(job="counting", store="n", epoch=last)
+    assert state.count() == len(expected) > 0
+    assert state.rdd.getNumPartitions() > 1
+    assert read(job="counting", store="n", epoch=0).count() == 0
+
+    kept = {row.epoch: row for row in read(job="counting", metadata=True).collect()}
+    assert kept[last].ended
+    assert sum(one.next_offset for one in kept[last].inputs if one.input == "events") == 400
+
+    stores = [
+        row.tableName for row in spark.sql("show tables in headrace.state.counting").collect()
+    ]
+    assert "n" in stores
+    now = spark.table("headrace.state.counting.n")
+    assert sorted(now.collect()) == sorted(state.collect())
+    then = spark.sql("select * from headrace.state.counting.n version as of 0")
+    assert then.count() == 0
+    assert spark.table("headrace.metadata.counting").count() == len(kept)
+    with pytest.raises(AnalysisException, match="none"):
+        spark.table("headrace.state.counting.none").collect()
+
+
+def test_a_query_reads_only_its_columns_and_rows(spark: SparkSession, world: World) -> None:
+    world.feed(200)
+    headrace_spark.register(spark, world.home)
+    events = spark.table("headrace.streams.events")
+    every = events.collect()
+    assert scanned(events.select("id"))[1] == ["id"]
+    one = events.where("id = 3 and kind is not null").select("v")
+    rows, names = scanned(one)
+    wanted = [row.v for row in every if row.id == 3]
+    assert rows == len(wanted) < len(every)
+    assert set(names) <= {"id", "kind", "v"}
+    assert sorted(row.v for row in one.collect()) == sorted(wanted)
+    assert events.count() == len(every)  # conditions of a query stay with it
+    assert events.where("offset < 5 and partition = 0").count() == 5  # of columns that are made
+    quoted = events.where("kind in ('a''b', 'a') or kind = '\\\\'")
+    assert quoted.count() == sum(row.kind == "a" for row in every)
+
+
+def test_the_catalog_lists_what_came_since(spark: SparkSession, world: World) -> None:
+    headrace_spark.register(spark, world.home)
+    before = {row.tableName for row in spark.sql("show tables in headrace.streams").collect()}
+    frame = spark.range(3).withColumnRenamed("id", "n")
+    frame.write.format("headrace").mode("append").options(home=str(world.home), create=True).save(
+        "later"
+    )
+    after = {row.tableName for row in spark.sql("show tables in headrace.streams").collect()}
+    assert after - before == {"later"}
+    assert spark.table("headrace.streams.later").count() == 3
+
+
+def test_the_jar_is_made_of_the_source() -> None:
+    source = Path(catalog.JAR).with_name("HeadraceCatalog.java").read_bytes()
+    with zipfile.ZipFile(catalog.JAR) as jar:
+        named = jar.read("SOURCE.sha256").decode()
+    assert named == hashlib.sha256(source).hexdigest(), "run make jar, and commit what it writes"
