@@ -22,6 +22,7 @@ from headrace.config.settings import (
     SparkSettings,
     StandbySettings,
     StateSettings,
+    StorageSettings,
     setting_keys,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "StandbySettings",
     "StartPosition",
     "StateSettings",
+    "StorageSettings",
     "WarehouseSettings",
     "load_settings",
     "project_file",

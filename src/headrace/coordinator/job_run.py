@@ -46,6 +46,7 @@ from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError
 from headrace.files import Files, disk_error
 from headrace.graph.builder import Job
 from headrace.graph.operators import FRAME_FOLDER, FRAME_NOTE, Input, JobGraph
+from headrace.objects import StorageAwayError
 from headrace.plan.stages import job_of
 from headrace.redaction import redacted
 from headrace.sources.bounded_bus import check_bounded_inputs as check_inputs
@@ -410,7 +411,7 @@ def _stopping(
                 return
         grace = STOP_GRACE_S
         if coordinator.generation:
-            stop_file(root, coordinator.generation).touch()
+            Files(sync=False).replace(stop_file(root, coordinator.generation), b"", durable=False)
         while not over.wait(grace):
             runner.cancel()  # again, should it have fallen between two levels
             grace = 0.2
@@ -422,4 +423,5 @@ def _stopping(
     finally:
         over.set()
         watcher.join()
-        stop_file(root, coordinator.generation).unlink(missing_ok=True)
+        with suppress(StorageAwayError):  # the next driver tidies it up
+            Files(sync=False).remove(stop_file(root, coordinator.generation))
