@@ -65,6 +65,7 @@ class FencedObjects(FencedFiles):
         raise InvalidInputError(
             f"{lock} cannot be locked in an object storage; use a folder of a file system"
         )
+
     def leave(self) -> None:
         """Hold the folder no more."""
         if self._own is not None:

@@ -157,3 +157,8 @@ def open_storage(scheme: str, bucket: str) -> ObjectStorage:
     if key not in _open:
         _open[key] = plugins.load(plugins.STORAGES, scheme)(scheme, bucket)
     return _open[key]
+
+
+def forget_storages() -> None:
+    """Have this process open each storage again, as after a change of its environment."""
+    _open.clear()

@@ -15,15 +15,26 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
-    "redaction", "errors", "extras", "plugins", "closeable", "clock", "durations", "faults",
-    "objects", "remote", "files", "fencing", "fencing_objects",
+    "redaction", "errors", "extras", "plugins", "objects", "remote", "closeable", "clock", "durations",
+    "faults", "files", "fencing", "fencing_objects",
     "config", "records",
     "graph", "bus", "sources", "state", "plan", "runtime",
     "coordinator",
     "control", "standalone", "spark",
     "testing", "cli",
 ]  # fmt: skip
-PLUGINS = ["bench", "cloud", "demo", "kafka", "pipe", "serving", "sinks", "sql", "stores", "warehouse"]
+PLUGINS = [
+    "bench",
+    "cloud",
+    "demo",
+    "kafka",
+    "pipe",
+    "serving",
+    "sinks",
+    "sql",
+    "stores",
+    "warehouse",
+]
 """They import any of the layers, and nobody imports them: entry points name them."""
 ABOVE = {name: set(LAYERS[:index]) | {name} for index, name in enumerate(LAYERS)}
 ABOVE |= {name: {*LAYERS, name} for name in PLUGINS}
