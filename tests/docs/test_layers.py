@@ -15,8 +15,8 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
-    "redaction", "errors", "extras", "plugins", "objects", "remote", "closeable", "clock", "durations",
-    "faults", "files", "fencing", "fencing_objects",
+    "redaction", "errors", "extras", "plugins", "objects", "remote", "closeable", "clock",
+    "durations", "faults", "files", "fencing", "fencing_objects",
     "config", "records",
     "graph", "bus", "sources", "state", "plan", "runtime",
     "coordinator",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.sim.world import World, make_job
 from tests.support.s3_proxy import Fault, FaultyProxy
-from tests.support.servers import S3Server
+from tests.support.servers import S3Server, free_port
 from tests.support.storages import forget_storages, new_name
 
 from headrace.cloud.storage import CloudStorage
@@ -69,10 +69,18 @@ def test_an_upload_in_parts_that_is_broken_off_shows_nothing(
     assert found.size == 20 << 20
 
 
-def test_a_storage_that_is_away_is_told_and_one_without_a_bucket_too(s3: S3Server) -> None:
-    missing = CloudStorage("s3", "no-such-bucket")
-    with pytest.raises(InvalidInputError, match="no-such-bucket"):
-        missing.put("a", b"x")
+def test_a_wrong_login_says_which_variables_to_set(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(InvalidInputError, match=r"refuses a: .*AWS_SECRET_ACCESS_KEY to a login"):
+        CloudStorage("s3", s3.bucket).put("a", b"x")
+
+
+def test_a_storage_that_is_away_is_told(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(StorageAwayError, match="s3://tests does not answer for a"):
+        CloudStorage("s3", s3.bucket, patience_s=0.5).put("a", b"x")
 
 
 class Careless(CloudStorage):

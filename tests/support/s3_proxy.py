@@ -26,7 +26,7 @@ class FaultyProxy:
         proxy = self
 
         class Handler(_Handler):
-            upstream, chosen = port, staticmethod(lambda m, p: proxy._choose(m, p))
+            upstream, chosen = port, staticmethod(proxy._choose)
 
         self.choose: Choose = lambda method, path: None
         self.done: list[tuple[Fault, str, str]] = []
@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in headers:
             if name.lower() not in {"connection", "transfer-encoding", "content-length"}:
                 self.send_header(name, value)
-        length = dict((k.lower(), v) for k, v in headers).get("content-length")
+        length = {k.lower(): v for k, v in headers}.get("content-length")
         is_head = self.command == "HEAD"
         self.send_header("Content-Length", length if is_head and length else str(len(data)))
         self.end_headers()
