@@ -304,7 +304,7 @@ class Files:
             return far.names()
         try:
             return sorted([name for name in os.listdir(folder) if not name.startswith(".")])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def remove(self, path: Path) -> None:

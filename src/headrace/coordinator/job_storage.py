@@ -68,7 +68,8 @@ class JobStorage:
             plan: of the driver, by its name; it stays, however long ago it was first used.
             tables: files of broadcast stores that it uses.
         """
-        now = self._written_s("generations", f"{generation:08d}.json")
+        taken = self.root / "generations" / f"{generation:08d}.json"
+        now = self.files.status(taken).written_s
         names = [name for name in self.files.names(self.root / "plans") if name != plan]
         plans = []
         if len(names) >= KEPT_PLANS:

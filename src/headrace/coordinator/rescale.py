@@ -278,7 +278,7 @@ def current_scale_out(settings: Settings, job: str) -> TemporaryScaleOut | None:
     path = _scale_out_file(settings, job)
     try:
         data = Files(sync=False).read(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return msgspec.json.decode(data, type=TemporaryScaleOut)
 

@@ -172,7 +172,7 @@ def output_suffix(settings: Settings, job: str) -> str | None:
     path = output_suffix_file(settings, job)
     try:
         return Files(sync=False).read(path).decode()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 
