@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from headrace.remote import RemoteFile, is_remote
+
 MAX_JUMP_MS = 60_000
 LOOK_S = 1.0
 CLOCK_RECORD = "clock.json"
@@ -76,7 +78,9 @@ class SystemClock:
         return _boot(), time.clock_gettime(_BOOTTIME)
 
     def storage_ms(self, path: Path) -> int:
-        """Return the time that the file system gave a file."""
+        """Return the time that the file system gave a file, or an object storage an object."""
+        if is_remote(path) and (info := RemoteFile(path).info()) is not None:
+            return int(info.written_s * 1000)
         return path.stat().st_mtime_ns // 1_000_000
 
     def sleep(self, seconds: float) -> None:

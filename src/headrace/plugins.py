@@ -42,6 +42,9 @@ QUERIES = "headrace.queries"
 ROUTES = "headrace.routes"
 """Routes of the API of a driver: a function that adds them, of the app and the ``LiveJob``."""
 
+STORAGES = "headrace.storages"
+"""Schemes of the addresses of job storage: what makes an ``ObjectStorage``, of scheme, bucket."""
+
 _KINDS = {
     COMMANDS: "command",
     SINKS: "sink",
@@ -51,6 +54,7 @@ _KINDS = {
     JOBS: "kind of file",
     QUERIES: "compiler of queries",
     ROUTES: "group of routes",
+    STORAGES: "object storage",
 }
 
 

@@ -65,6 +65,10 @@ DOORS = {
         "merges and costs are proved by numbers",
         ("unit/state/test_*.py", "model/test_*.py", "model/ledger.py"),
     ),
+    "object storage": Door(
+        "the contract of what is durable there, which plug-ins implement",
+        ("servers/test_s3_storage.py", "servers/test_s3_faults.py"),
+    ),
     "records": Door(
         "encodings of keys, rows and schemas are in every file",
         ("unit/records/test_*.py",),

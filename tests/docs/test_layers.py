@@ -15,8 +15,8 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "headrace"
 
 LAYERS = [
-    "redaction", "errors", "extras", "plugins", "closeable", "clock", "durations", "faults",
-    "files", "fencing",
+    "redaction", "errors", "extras", "plugins", "objects", "remote", "closeable", "clock",
+    "durations", "faults", "files", "fencing", "fencing_objects",
     "config", "records", "queries",
     "graph", "bus", "sources", "state", "plan", "runtime",
     "coordinator",
@@ -24,7 +24,7 @@ LAYERS = [
     "testing", "cli",
 ]  # fmt: skip
 PLUGINS = [
-    "bench", "demo", "explore", "kafka", "pipe", "serving", "sinks", "sql", "stores", "ui",
+    "bench", "cloud", "demo", "explore", "kafka", "pipe", "serving", "sinks", "sql", "stores", "ui",
     "warehouse",
 ]  # fmt: skip
 """They import any of the layers, and nobody imports them: entry points name them."""

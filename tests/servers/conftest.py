@@ -11,7 +11,8 @@ import psycopg
 import pytest
 import redis as client_library
 from tests.support.kafka import CLIENTS, KafkaServer, RegistryServer, Topics
-from tests.support.servers import PostgresServer, RedisServer
+from tests.support.servers import PostgresServer, RedisServer, S3Server
+from tests.support.storages import forget_storages, new_name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -91,6 +92,29 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
     """A schema registry that nobody kills."""
     with RegistryServer(tmp_path_factory.mktemp("registry")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """A server that nobody kills."""
+    with S3Server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """The same, found by the environment of the test and of its processes."""
+    forget_storages()
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    yield s3_server
+    forget_storages()
+
+
+@pytest.fixture
+def address(s3: S3Server) -> str:
+    """A storage of its own for each test."""
+    return f"s3://{s3.bucket}/{new_name()}/jobs"
 
 
 def ask(url: str, query: str) -> list[tuple[Any, ...]]:

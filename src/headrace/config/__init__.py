@@ -23,6 +23,7 @@ from headrace.config.settings import (
     SparkSettings,
     StandbySettings,
     StateSettings,
+    StorageSettings,
     setting_keys,
 )
 
@@ -46,6 +47,7 @@ __all__ = [
     "StandbySettings",
     "StartPosition",
     "StateSettings",
+    "StorageSettings",
     "UiSettings",
     "Viewer",
     "WarehouseSettings",

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from headrace import redaction
 from headrace.config import samza
 from headrace.config.explore import ExploreSettings, UiSettings
-from headrace.config.fields import FieldInfo, Section, fields_of, setting
+from headrace.config.fields import FieldInfo, Section, UnfitError, fields_of, setting
 from headrace.config.inputs import INPUTS, InputSettings
 from headrace.config.outputs import OUTPUTS, OutputSettings
 from headrace.config.sections import (
@@ -32,6 +32,8 @@ from headrace.config.sections import (
     spark_texts,
 )
 from headrace.errors import InvalidInputError
+from headrace.objects import Address
+from headrace.remote import local_path
 
 OPEN_KEY = "spark.conf."  # everything below it belongs to Spark and is not checked here
 
@@ -295,6 +297,33 @@ class StandbySettings(Section):
         return self.copies if self.enabled else 0
 
 
+def _storage_address(value: object) -> object:
+    if not isinstance(value, str) or not value:
+        return value
+    try:
+        return str(Address.read(value))
+    except InvalidInputError as error:
+        raise UnfitError(error.message) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class StorageSettings(Section):
+    """Where the storages of jobs are: manifests, segments, snapshots, plans."""
+
+    address: str = setting(
+        "",
+        read=_storage_address,
+        description="`s3://BUCKET/PREFIX`, or `gs://` or `az://` likewise, which all hosts of a "
+        "job reach; empty: the folder jobs, below home",
+    )
+    cache_bytes: int = setting(
+        4096 * MIB,
+        least=1 * MIB,
+        description="files of such a storage that a host keeps copies of on its disk, below "
+        "state.dir; the longest unused go",
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControlSettings(Section):
     """The HTTP API of a running driver."""
@@ -387,6 +416,7 @@ class Settings(Section):
     job: JobSettings = setting(JobSettings())
     epoch: EpochSettings = setting(EpochSettings())
     state: StateSettings = setting(StateSettings())
+    storage: StorageSettings = setting(StorageSettings())
     placement: PlacementSettings = setting(PlacementSettings())
     standby: StandbySettings = setting(StandbySettings())
     control: ControlSettings = setting(ControlSettings())
@@ -413,7 +443,17 @@ class Settings(Section):
     """Where the values come from that are not defaults, by key."""
 
     def check(self) -> None:
-        """Hide the secrets in all that this process writes or shows."""
+        """Hide the secrets in all that this process writes or shows.
+
+        Raises:
+            InvalidInputError: two settings do not go together.
+        """
+        if self.storage.address and Durability.parse(self.state.durability).is_backup:
+            raise InvalidInputError(
+                f"state.durability is {self.state.durability}, and storage.address is "
+                f"{self.storage.address}: copies are made to a folder of a file system; use "
+                "state.durability=epoch, which commits each epoch to the storage"
+            )
         for name in ("remote", "spark", "alerts", "tracing"):
             redaction.remember_setting(name, {**vars(getattr(self, name)), "rules": ()})
         for one in self.inputs.values():
@@ -428,6 +468,8 @@ class Settings(Section):
     @property
     def jobs_dir(self) -> Path:
         """What the driver and all hosts of a job share; one folder a job."""
+        if self.storage.address:
+            return local_path(Address.read(self.storage.address), self.state_dir)
         return self.home / "jobs"
 
     @property

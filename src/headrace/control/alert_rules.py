@@ -195,7 +195,7 @@ def load_alerts(storage: Path, clock: Clock) -> AlertState:
     """
     path = storage / ALERTS_FILE
     try:
-        return _DECODER.decode(path.read_bytes())
+        return _DECODER.decode(Files(sync=False).read(path))
     except FileNotFoundError:
         return AlertState(clock.new_id())
     except msgspec.DecodeError as error:

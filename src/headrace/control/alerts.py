@@ -455,7 +455,9 @@ class AlertWatch:
 
     def _is_needed(self) -> bool:
         """Without rules there may still be what fired by rules that are no more."""
-        is_known = self._engine is not None or (self._storage / "alerts.json").exists()
+        is_known = self._engine is not None or Files(sync=False).exists(
+            self._storage / "alerts.json"
+        )
         return bool(self._live.settings.alerts.rules) or is_known or self._clock_jump() != 0
 
     def _clock_jump(self) -> int:

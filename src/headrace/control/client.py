@@ -21,6 +21,7 @@ import msgspec
 from headrace.config import Settings
 from headrace.coordinator.job_storage import STORAGES, check_job_name, is_alive
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
+from headrace.files import Files
 
 API_FILE = "control.json"
 EVERY_ADDRESS = ("0.0.0.0", "::")
@@ -66,7 +67,8 @@ class Client:
     def __init__(self, storage: Path, job: str, timeout_s: float = TIMEOUT_S) -> None:
         self.job, self._timeout_s, self._path = job, timeout_s, storage / API_FILE
         try:
-            self.place = msgspec.json.decode(self._path.read_bytes(), type=ApiAddress)
+            data = Files(sync=False).read(self._path)
+            self.place = msgspec.json.decode(data, type=ApiAddress)
         except (FileNotFoundError, NotADirectoryError):
             raise _nobody(job) from None
         self._check_host()
@@ -96,7 +98,8 @@ class Client:
         if self.is_here and not is_alive(self.place.process):
             return True
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=ApiAddress) != self.place
+            data = Files(sync=False).read(self._path)
+            return msgspec.json.decode(data, type=ApiAddress) != self.place
         except (FileNotFoundError, NotADirectoryError):
             return True
         except (OSError, msgspec.DecodeError):

@@ -387,16 +387,19 @@ class JobStatus:
 def job_names(settings: Settings) -> list[str]:
     """Return the names of all jobs that have committed anything, sorted."""
     folders = (settings.jobs_dir, settings.state_dir / STORAGES)
+    files = Files(sync=False)
     return sorted(
         {
-            path.name
+            name
             for folder in folders
-            if folder.is_dir()
-            for path in folder.iterdir()
-            if not path.name.startswith(".") and PART not in path.name
-            if any((path / "manifests").glob("[0-9]*.json"))
+            for name in files.names(folder)
+            if PART not in name and _has_epoch(files.names(folder / name / "manifests"))
         }
     )
+
+
+def _has_epoch(names: Sequence[str]) -> bool:
+    return any(name[:1].isdigit() for name in names)
 
 
 class _Part(NamedTuple):

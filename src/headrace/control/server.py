@@ -121,8 +121,8 @@ class ControlServer:
         """Remove the word, unless a driver that took over has left its own there."""
         path = self._storage / API_FILE
         with suppress(OSError, msgspec.DecodeError):
-            if msgspec.json.decode(path.read_bytes(), type=ApiAddress) == self.place:
-                path.unlink()
+            if msgspec.json.decode(self._files.read(path), type=ApiAddress) == self.place:
+                Files(sync=False).remove(path)
 
 
 def place_at(listener: socket.socket, token: str) -> ApiAddress:

@@ -70,7 +70,7 @@ def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
 
 def _has_state(root: Path) -> bool:
     """Say whether a run has begun that is not over; after a reset there is none."""
-    if not (root / "manifests").exists():
+    if not Files(sync=False).exists(root / "manifests"):
         return False
     state = load_state(FileCommitLog(root, Files(sync=False)))
     return state is not None and bool(state.fingerprint)
@@ -157,7 +157,7 @@ def is_concluded(root: Path, lineage: str) -> bool:
 
 
 def _readers(context: JobContext) -> dict[Path, JobReader] | None:
-    if not any((context.newest / "manifests").glob("[0-9]*.json")):
+    if not context.files.names(context.newest / "manifests"):
         return None
     first, *others = part_readers(context.settings, context.job)
     return {context.storage: first} | {one.root: one for one in others}
@@ -165,7 +165,7 @@ def _readers(context: JobContext) -> dict[Path, JobReader] | None:
 
 def _is_broken_off(root: Path, files: Files) -> bool:
     note = root / UNFINISHED
-    return note.exists() and files.read(note) == RUN.encode()
+    return files.exists(note) and files.read(note) == RUN.encode()
 
 
 def _is_over(root: Path, states: Sequence[JobState], files: Files) -> bool:
@@ -174,7 +174,7 @@ def _is_over(root: Path, states: Sequence[JobState], files: Files) -> bool:
 
 def _concluded(root: Path, files: Files) -> str:
     path = root / CONCLUDED_FILE
-    return files.read(path).decode() if path.exists() else ""
+    return files.read(path).decode() if files.exists(path) else ""
 
 
 def _empty_outputs(context: JobContext, readers: Mapping[Path, JobReader]) -> None:

@@ -352,8 +352,6 @@ class RequestChannel(Generic[_Answer]):
 
     def pending(self) -> Request[_Answer] | None:
         """Return what is asked for; a request that cannot be read is thrown away."""
-        if not self.path.exists():
-            return None
         try:
             data = self._files.read(self.path)
             command, sender = self._command.decode(data), self._sender.decode(data)
@@ -418,9 +416,11 @@ class RequestChannel(Generic[_Answer]):
     def taken(self, request: Request[_Answer]) -> _Answer | None:
         """Take the answer away; ``None``: there is none yet."""
         path = self._answer_path(request)
-        if not path.exists():
+        try:
+            data = self._files.read(path)
+        except FileNotFoundError:
             return None
-        answer = self._answer.decode(self._files.read(path))
+        answer = self._answer.decode(data)
         self._files.remove(path)
         return answer
 
@@ -607,7 +607,7 @@ class CommandServer:
     def _filed_names(self) -> Sequence[str]:
         """Return the names of what other processes have left: one look for all types."""
         try:
-            return os.listdir(self._folder)
+            return Files(sync=False).names(self._folder)
         except (FileNotFoundError, NotADirectoryError):  # nobody can have asked for anything
             return ()
 

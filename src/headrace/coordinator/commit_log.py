@@ -18,6 +18,7 @@ from headrace.coordinator.manifest import JobState, Manifest, decode_manifest, f
 from headrace.errors import CorruptDataError, NotOwnerError
 from headrace.faults import fault
 from headrace.fencing import FencedFiles
+from headrace.fencing_objects import fenced_files
 from headrace.files import Files
 
 KEPT_GENERATIONS = 100
@@ -79,7 +80,7 @@ class FileCommitLog(CommitLog):
 
     def __init__(self, root: Path, files: Files) -> None:
         self._manifests, self._generations = root / "manifests", root / "generations"
-        self.files = files if isinstance(files, FencedFiles) else FencedFiles(files, root)
+        self.files = files if isinstance(files, FencedFiles) else fenced_files(files, root)
         self._files = self.files
         for folder in (self._manifests, self._generations):
             files.make_missing(folder)
@@ -177,7 +178,9 @@ class FileCommitLog(CommitLog):
 
 def generation_times(root: Path) -> list[int]:
     """Return when each of the last generations of a job was taken, ms; commands take some, too."""
-    return sorted(path.stat().st_mtime_ns // 1_000_000 for path in root.glob("generations/*.json"))
+    files, folder = Files(sync=False), root / "generations"
+    found = [files.status(folder / name).written_s for name in files.names(folder)]
+    return sorted(int(written_s * 1000) for written_s in found)
 
 
 def load_state(

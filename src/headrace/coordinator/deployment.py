@@ -43,7 +43,7 @@ from headrace.coordinator.placement import PlacementRules
 from headrace.coordinator.plan_files import save_plan
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import InvalidInputError
-from headrace.fencing import FencedFiles
+from headrace.fencing_objects import fenced_files
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan
@@ -276,7 +276,7 @@ def make_plan(
 
 
 def _stored_state(root: Path) -> JobState | None:
-    if not (root / "manifests").exists():
+    if not Files(sync=False).exists(root / "manifests"):
         return None
     return load_state(FileCommitLog(root, Files(sync=False)))
 
@@ -309,7 +309,7 @@ def deploy(
     for one in parts:
         part = replace(context, job=one.job)
         root = part.storage
-        storage = JobStorage(root, FencedFiles(files, root))
+        storage = JobStorage(root, fenced_files(files, root))
         inputs = frozenset(b.pattern or b.operator for s in one.stages for b in s.inputs)
         planner = JobPlanner(graph, bus, settings, tables, storage, module, one.part, inputs)
         digest = planner.save(one)

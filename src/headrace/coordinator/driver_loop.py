@@ -29,6 +29,7 @@ from headrace.coordinator.job_events import MERGING, PAUSED, RESUMED
 from headrace.errors import HeadraceError, InternalError, UnavailableError
 from headrace.files import disk_error, is_full
 from headrace.graph.sinks import ReceiverAwayError
+from headrace.objects import StorageAwayError
 
 
 class DriverPhase(StrEnum):
@@ -189,7 +190,7 @@ class RetryPolicy:
         Raises:
             DiskFullError: there was no room for longer than the limit.
             ReceiverAwayError: the receiver did not answer for longer than the limit.
-            LogAwayError: a log did not, likewise.
+            LogAwayError, StorageAwayError: a log or the job's storage did not, likewise.
         """
         since: float | None = None
         what = ""
@@ -197,7 +198,7 @@ class RetryPolicy:
             try:
                 result = step()
             except (OSError, HeadraceError) as error:
-                is_away = isinstance(error, ReceiverAwayError | LogAwayError)
+                is_away = isinstance(error, ReceiverAwayError | LogAwayError | StorageAwayError)
                 if not (is_away or is_full(error)):
                     raise
                 now = self.clock.monotonic()

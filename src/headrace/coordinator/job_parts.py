@@ -34,12 +34,14 @@ def part_folders(settings: Settings, job: str) -> list[Path]:
     Those of parts that have no epoch yet, for their first start failed, are left out.
     """
     made = made_folders(settings, job)
-    return [path for path in made if any((path / "manifests").glob("*.json"))]
+    files = Files(sync=False)
+    return [path for path in made if files.names(path / "manifests")]
 
 
 def made_folders(settings: Settings, job: str) -> list[Path]:
     """Return the same with those of parts that have not begun."""
-    return sorted(settings.jobs_dir.glob(f"{job}{PART}*"))
+    near = Files(sync=False).names(settings.jobs_dir)
+    return [settings.jobs_dir / name for name in near if name.startswith(f"{job}{PART}")]
 
 
 def check_deployable(parts: Sequence[JobPlan], settings: Settings, files: Files) -> None:
@@ -52,7 +54,7 @@ def check_deployable(parts: Sequence[JobPlan], settings: Settings, files: Files)
     """
     job = parts[0].job
     root = settings.jobs_dir / job
-    if (root / UNFINISHED).exists():
+    if files.exists(root / UNFINISHED):
         what = files.read(root / UNFINISHED).decode()
         moves = {RUN: "start it again with --bounded", SAVEPOINT: "headrace run --from-savepoint"}
         move = moves.get(what, f"headrace jobs {what} {job}")
@@ -89,7 +91,7 @@ def _check_moved(parts: Sequence[JobPlan], folders: Sequence[Path], files: Files
     """Refuse operators whose state is in another part than the graph has them in now."""
     home = {name: part.job for part in parts for name in part.fingerprint if name != JOB}
     for folder in folders:
-        if not (folder / "manifests").is_dir():
+        if not files.exists(folder / "manifests"):
             continue
         state = load_state(FileCommitLog(folder, files))
         for name in state.fingerprint if state is not None else ():

@@ -46,8 +46,10 @@ from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError
 from headrace.files import Files, disk_error
 from headrace.graph.builder import Job
 from headrace.graph.operators import FRAME_FOLDER, FRAME_NOTE, Input, JobGraph
+from headrace.objects import StorageAwayError
 from headrace.plan.stages import job_of
 from headrace.redaction import redacted
+from headrace.remote import is_remote
 from headrace.sources.bounded_bus import check_bounded_inputs as check_inputs
 from headrace.sources.bounded_bus import underlying_bus, with_dataframes
 from headrace.sources.wanted_inputs import input_settings
@@ -390,6 +392,8 @@ def disk_errors_named() -> Iterator[None]:
     except ConnectionError:  # such as of a pipe that nobody reads any more
         raise
     except OSError as error:
+        if isinstance(error, StorageAwayError):
+            raise
         raise disk_error(error) from error
 
 
@@ -410,7 +414,7 @@ def _stopping(
                 return
         grace = STOP_GRACE_S
         if coordinator.generation:
-            stop_file(root, coordinator.generation).touch()
+            _set_stop_file(stop_file(root, coordinator.generation))
         while not over.wait(grace):
             runner.cancel()  # again, should it have fallen between two levels
             grace = 0.2
@@ -422,4 +426,13 @@ def _stopping(
     finally:
         over.set()
         watcher.join()
-        stop_file(root, coordinator.generation).unlink(missing_ok=True)
+        with suppress(StorageAwayError):  # the next driver tidies it up
+            Files(sync=False).remove(stop_file(root, coordinator.generation))
+
+
+def _set_stop_file(path: Path) -> None:
+    if not is_remote(path):
+        path.touch()  # in a folder that is gone it must not come back
+        return
+    with suppress(StorageAwayError):  # the epoch is cancelled a while later
+        Files(sync=False).replace(path, b"")

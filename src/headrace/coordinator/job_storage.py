@@ -24,6 +24,7 @@ from headrace.config import Durability, Settings
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
+from headrace.remote import is_remote
 from headrace.state.restore import FOLDER
 
 FOLDERS = ("orders", "exchange", "segment", "snapshot", "output")
@@ -52,7 +53,8 @@ class JobStorage:
         self.files.make_missing(self.root, 0o700, durable=False)
         for name in (*FOLDERS, "manifests", "generations"):
             self.files.make_missing(self.root / name, durable=False)
-        self.files.make_folder(self.root / "manifests")
+        if not is_remote(self.root):
+            self.files.make_folder(self.root / "manifests")
 
     def tidy(self, generation: int, plan: str, tables: Collection[str] = ()) -> None:
         """Remove what drivers before left when they were killed, a while after that.
@@ -66,15 +68,20 @@ class JobStorage:
             plan: of the driver, by its name; it stays, however long ago it was first used.
             tables: files of broadcast stores that it uses.
         """
-        now = (self.root / "generations" / f"{generation:08d}.json").stat().st_mtime
+        taken = self.root / "generations" / f"{generation:08d}.json"
+        now = self.files.status(taken).written_s
         names = [name for name in self.files.names(self.root / "plans") if name != plan]
-        plans = [self.root / "plans" / name for name in names]
-        plans.sort(key=lambda path: path.stat().st_mtime)
-        stops = [path for path in self.root.glob("stop-*") if int(path.name[5:]) < generation]
+        plans = []
+        if len(names) >= KEPT_PLANS:
+            names.sort(key=lambda name: self._written_s("plans", name))
+            plans = [self.root / "plans" / name for name in names]
+        near = [name for name in self.files.names(self.root) if name.startswith("stop-")]
+        stops = [self.root / name for name in near if int(name[5:]) < generation]
         unused = [
-            path
-            for path in self.root.glob("tables/*")
-            if f"tables/{path.name}" not in tables and _age(path, now) > ORPHAN_S
+            self.root / "tables" / name
+            for name in self.files.names(self.root / "tables")
+            if f"tables/{name}" not in tables
+            and now - self._written_s("tables", name, now) > ORPHAN_S
         ]
         for path in (*plans[: 1 - KEPT_PLANS], *self._temporary(now), *stops, *unused):
             fault("tidy.due")
@@ -82,6 +89,11 @@ class JobStorage:
         for path in self.root.glob("query/*"):
             if int(path.name) < generation:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _written_s(self, folder: str, name: str, gone: float = 0.0) -> float:
+        with contextlib.suppress(FileNotFoundError):
+            return self.files.status(self.root / folder / name).written_s
+        return gone
 
     def forget_recovery(self) -> None:
         """Remove what slots that died said of their recovery."""
@@ -91,7 +103,7 @@ class JobStorage:
     def missing(self, path: str, size: int) -> str | None:
         """Say what is wrong with a file that a manifest is about to name, if anything."""
         try:
-            found = (self.root / path).stat().st_size
+            found = self.files.status(self.root / path).size
         except FileNotFoundError:
             return f"file {path} is missing"
         return None if found == size else f"file {path} has {found} bytes, expected {size}"
@@ -118,7 +130,7 @@ class JobStorage:
                     self.files.remove(self.root / folder / name)
                     removed += 1
         with contextlib.suppress(FileNotFoundError):  # pruned meanwhile
-            now = (self.root / "manifests" / f"{epoch:012d}.json").stat().st_mtime
+            now = self.files.status(self.root / "manifests" / f"{epoch:012d}.json").written_s
             for path in self._temporary(now):
                 self.files.remove(path)
         for path in self.root.glob("*/.merge-*.tmp") if is_over else ():
@@ -288,7 +300,7 @@ class JobStorages:
     @property
     def readable(self) -> Path:
         """The storage, or on a host that has none the copy."""
-        if self.copy is not None and not (self.storage / "manifests").is_dir():
+        if self.copy is not None and not Files(sync=False).exists(self.storage / "manifests"):
             return self.copy
         return self.storage
 
@@ -306,8 +318,9 @@ def newest_storage(settings: Settings, job: str) -> Path:
 
 
 def _newest_epoch(storage: Path) -> int:
-    names = (path.stem for path in (storage / "manifests").glob("[0-9]*.json"))
-    return max(map(int, names), default=-1)
+    names = Files(sync=False).names(storage / "manifests")
+    found = [name.removesuffix(".json") for name in names]
+    return max((int(name) for name in found if name.isdigit()), default=-1)
 
 
 def job_storages(settings: Settings, job: str) -> JobStorages:

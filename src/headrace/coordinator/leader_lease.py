@@ -20,7 +20,7 @@ from headrace.clock import Clock
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.job_storage import is_alive
 from headrace.errors import NotOwnerError
-from headrace.files import Files, temporary_path
+from headrace.files import Files
 
 LEASE_S = 30.0
 RENEWALS = 6
@@ -134,18 +134,13 @@ class LeaderLease:
             OSError: job_dir does not answer.
         """
         try:
-            renewed = self._path.stat().st_mtime
+            renewed = self._files.status(self._path).written_s
             holder = msgspec.json.decode(self._files.read(self._path), type=LeaseHolder)
         except FileNotFoundError:
             return None, 0.0
         except msgspec.DecodeError:  # not ours to judge, and its writer writes it again
             return None, 0.0
-        probe = temporary_path(self._path)
-        self._files.write_new(probe, [b""], durable=False)
-        try:
-            return holder, self._age_s(renewed, probe.stat().st_mtime)
-        finally:
-            self._files.remove(probe)
+        return holder, self._age_s(renewed, self._files.now_s(self._root))
 
     def _age_s(self, renewed: float, now: float) -> float:
         """Return the age of a lease, though the clock of the storage may have jumped since then.
@@ -277,11 +272,11 @@ def driver_of(storage: Path, shared: Path, job: str, clock: Clock) -> DriverProc
     process = lock_holder(storage / "driver.lock")
     if process is not None and is_alive(process) and is_locked(storage / "driver.lock"):
         return DriverProcess(process, here, is_here=True)
-    if (shared / "lease.json").exists():
+    if Files(sync=False).exists(shared / "lease.json"):
         holder, age = LeaderLease(shared, job, "", Files(sync=False), clock).holder()
         if holder is not None and age <= holder.lasts_s and holder.host != here:
             return DriverProcess(holder.process, holder.host, is_here=False)
-    if not (storage / "generations").is_dir():
+    if not Files(sync=False).exists(storage / "generations"):
         return None
     log = FileCommitLog(storage, Files(sync=False))
     _, taken = log.newest_generation()
@@ -333,5 +328,6 @@ class MemberInfo:
 def read_members(storage: Path) -> list[MemberInfo]:
     """Return the processes that were in last; none where no job is shared."""
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((storage / MEMBERS_FILE).read_bytes(), type=list[MemberInfo])
+        data = Files(sync=False).read(storage / MEMBERS_FILE)
+        return msgspec.json.decode(data, type=list[MemberInfo])
     return []

@@ -112,7 +112,8 @@ class JobGeneration:
 
     def _known(self, root: Path) -> int:
         """Return the highest number that any part has, whether it is still kept or not."""
-        kept = {path.name for path in self._folder.glob(f"{self._job}{PART}*")}
+        near = self._files.names(self._folder)
+        kept = {name for name in near if name.startswith(f"{self._job}{PART}")}
         names = {self._job, *self._parts, *kept}
         folders = {root, *(self._folder / name for name in names)}
         numbers = [self._bus.fenced(name) for name in names]

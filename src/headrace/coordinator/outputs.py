@@ -33,6 +33,7 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.faults import fault
+from headrace.files import Files, local_copy
 from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import NO_TIME, Prepared, Receiver, SinkEpoch, SinkSite
 from headrace.plan.stages import GROUP, MARK, Exchange, JobPlan, Stage
@@ -88,7 +89,7 @@ def publish_outputs(
             raise InternalError(f"{one.number} files for one partition", epoch=state.epoch)
         appended = bus.stream(one.stream).append_file(
             one.partition,
-            root / one.path,
+            local_copy(root / one.path),
             one.ranges,
             producer=producer,
             sequence=sequence_of(state, one.number),
@@ -400,7 +401,7 @@ class SinkCommitter:
                 file=str(path),
                 operator=part.operator,
             )
-        return Prepared(path, part.rows)
+        return Prepared(local_copy(path), part.rows)
 
     def close(self) -> None:
         """Release what is open."""
@@ -423,7 +424,7 @@ class NoSinks(SinkCommitter):
 def sinks_confirmed(state: JobState, root: Path) -> bool:
     """Say whether the job's storage knows that all receivers have the state's epoch."""
     with suppress(FileNotFoundError):
-        return (root / CONFIRMED_FILE).read_text() == state.digest
+        return Files(sync=False).read(root / CONFIRMED_FILE).decode() == state.digest
     return False
 
 

@@ -244,7 +244,7 @@ class _StoredSecrets(msgspec.Struct, frozen=True):
 
 def _read(path: Path) -> _StoredSecrets | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_StoredSecrets)
+        return msgspec.json.decode(Files(sync=False).read(path), type=_StoredSecrets)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
 

@@ -276,7 +276,11 @@ class TemporaryScaleOut(msgspec.Struct, frozen=True):
 def current_scale_out(settings: Settings, job: str) -> TemporaryScaleOut | None:
     """Return the backfill of a job that has not been scaled in."""
     path = _scale_out_file(settings, job)
-    return msgspec.json.decode(path.read_bytes(), type=TemporaryScaleOut) if path.exists() else None
+    try:
+        data = Files(sync=False).read(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return msgspec.json.decode(data, type=TemporaryScaleOut)
 
 
 def save_scale_out(settings: Settings, job: str, note: TemporaryScaleOut, files: Files) -> None:

@@ -31,6 +31,8 @@ from headrace.coordinator.plan_files import load_plan
 from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError
 from headrace.files import TRASH, Files, sole_user
 from headrace.records.keys import group_range
+from headrace.remote import DEFAULT_CACHE_BYTES as DEFAULT_CACHED
+from headrace.remote import bound_caches, is_remote, on_host
 from headrace.runtime.async_loop import CallLoop
 from headrace.runtime.background import Background, MergeScheduler, ThreadBackground
 from headrace.runtime.orders import SlotOrder
@@ -55,6 +57,7 @@ def host_identity(state_dir: Path, clock: Clock, files: Files) -> str:
     return files.read(path).decode()
 
 
+STOP_LOOK_S = 1.0
 STORAGE_RECORD = "STORAGE"
 DELETED_MARK = "DELETED"
 UNNEEDED_MARK = "UNNEEDED"
@@ -115,7 +118,10 @@ def _unneeded(folder: Path, host: str, files: Files) -> list[Path]:
     """Return the folder of a job that is gone, or those of its tasks that are."""
     storage = Path(_text(folder / STORAGE_RECORD))
     try:
-        if (storage / DELETED_MARK).exists() or (storage.parent.is_dir() and not storage.exists()):
+        is_gone = storage.parent.is_dir() and not storage.exists()
+        if is_remote(storage):  # its folder here is made by whatever looks at it
+            is_gone = not files.names(storage / "manifests")
+        if is_gone or (storage / DELETED_MARK).exists():
             return [folder]
         _needed(folder)
         wanted = _task_folders(storage, host, files)
@@ -354,12 +360,32 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         merges=MergeScheduler(background or ThreadBackground(), files, clock, storage),
         tables=BroadcastTables(bus, files, storage),
         standbys=StandbyStores(background_of_standbys or ThreadBackground(), clock, standby_share),
-        should_stop=lambda generation: stop_file(storage, generation).exists(),
+        should_stop=_StopWatch(storage, files, clock).is_set,
         repair=lambda order, path: segments(order).repair(path),
         loop=CallLoop(clock),
         adopt_bytes=adopt_bytes,
         hot_keys=hot_keys,
     )
+
+
+class _StopWatch:
+    """Looks for stop files: each time on a file system, once in a while in an object storage."""
+
+    def __init__(self, storage: Path, files: Files, clock: Clock) -> None:
+        self._storage, self._files, self._clock = storage, files, clock
+        self._every_s = STOP_LOOK_S if is_remote(storage) else 0.0
+        self._looked_s = float("-inf")
+
+    def is_set(self, generation: int) -> bool:
+        """Say whether the driver of a generation wants its epoch to end early."""
+        path = stop_file(self._storage, generation)
+        if not self._every_s:
+            return path.exists()
+        now = self._clock.monotonic()
+        if now - self._looked_s < self._every_s:
+            return False
+        self._looked_s = now
+        return self._files.exists(path)
 
 
 def stop_file(storage: Path, generation: int) -> Path:
@@ -393,6 +419,7 @@ class WorkerSettings:
     keep_unused_s: float = 86_400.0
     standby_share: float = 0.5
     hot_keys: bool = True
+    storage_cache_bytes: int = DEFAULT_CACHED
 
 
 def worker_settings(job: str, storage: Path, settings: Settings) -> WorkerSettings:
@@ -411,6 +438,7 @@ def worker_settings(job: str, storage: Path, settings: Settings) -> WorkerSettin
         keep_unused_s=settings.state.keep_unused_s,
         standby_share=settings.standby.share,
         hot_keys=settings.observe.hot_keys,
+        storage_cache_bytes=settings.storage.cache_bytes,
         copy=str(job_storages(settings, job).copy or ""),
     )
 
@@ -436,10 +464,13 @@ def open_worker(settings: WorkerSettings, state_dir: Path | None = None) -> Slot
     for path in reversed(settings.paths):
         if path not in sys.path:
             sys.path.insert(0, path)
+    state_dir = state_dir or Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir))
+    storage = on_host(Path(settings.storage), state_dir)
+    bound_caches(settings.storage_cache_bytes)
     return open_host(
-        storage=Path(settings.storage),
-        bus=saved_inputs(open_bus(Path(settings.bus)), Path(settings.storage)),
-        state_dir=state_dir or Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)),
+        storage=storage,
+        bus=saved_inputs(open_bus(Path(settings.bus)), storage),
+        state_dir=state_dir,
         clock=SteadyClock(SystemClock(), record=Path(settings.bus) / CLOCK_RECORD),
         files=Files(),
         adopt_bytes=settings.adopt_bytes,

@@ -306,7 +306,7 @@ class MergeScheduler:
             return False
         ticket: WorkHandle[None] | None = None
         path = self.storage / wanted.path
-        if path.exists():
+        if self.files.exists(path):
             self.files.sync_folder(path.parent)  # its process may have ended before it did so
         else:
             work = MergeWork(self._job(order, task, wanted, stores), path, self.files)
@@ -373,7 +373,7 @@ class MergeScheduler:
         try:
             if entry.ticket is not None and entry.ticket.error is not None:
                 raise entry.ticket.error
-            if not path.exists():  # swept, for the driver wants another one by now
+            if not self.files.exists(path):  # swept, for the driver wants another one by now
                 self._drop(key)
                 return None
             reader = SegmentReader(self.files, path)

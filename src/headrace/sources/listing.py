@@ -106,7 +106,7 @@ def load_listing(storage: Path) -> dict[str, BoundedSource] | None:
     """
     path = storage / NAME
     try:
-        return msgspec.json.decode(path.read_bytes(), type=SourceListing).sources
+        return msgspec.json.decode(Files(sync=False).read(path), type=SourceListing).sources
     except (FileNotFoundError, NotADirectoryError):  # the check of the storage itself reports it
         return None
     except msgspec.DecodeError as error:

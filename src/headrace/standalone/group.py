@@ -64,7 +64,7 @@ class DriverAddress(msgspec.Struct, frozen=True):
 def read_address(storage: Path) -> DriverAddress | None:
     """Return where a job can be joined; ``None``: nowhere."""
     with suppress(OSError, msgspec.DecodeError):
-        return msgspec.json.decode((storage / ADDRESS).read_bytes(), type=DriverAddress)
+        return msgspec.json.decode(Files(sync=False).read(storage / ADDRESS), type=DriverAddress)
     return None
 
 
@@ -550,8 +550,8 @@ class JoinListener:
         self._note()
         with suppress(OSError, msgspec.DecodeError):
             path = self._storage / ADDRESS
-            if msgspec.json.decode(path.read_bytes(), type=DriverAddress) == self._address:
-                path.unlink()
+            if msgspec.json.decode(self._files.read(path), type=DriverAddress) == self._address:
+                self._files.remove(path)
 
 
 def _listening(address: str) -> socket.socket:

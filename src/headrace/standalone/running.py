@@ -177,7 +177,7 @@ class Running:
         if self._parts is not None:
             return self._parts.state
         root = newest_storage(self.settings, self.job)
-        if not (root / "manifests").is_dir():
+        if not self._files.exists(root / "manifests"):
             return None
         with suppress(HeadraceError):  # the driver has just begun, or prunes
             return load_state(FileCommitLog(root, Files(sync=False)))

@@ -17,7 +17,9 @@ import json
 import subprocess
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar
 
 import pytest
@@ -34,6 +36,8 @@ class CommitLogContract(ABC):
     """The contract of ``headrace.coordinator.commit_log.CommitLog``."""
 
     opener: ClassVar[str]
+    environment: Mapping[str, str] = MappingProxyType({})
+    """Variables that other processes need to open it, such as logins."""
 
     @abstractmethod
     def location(self, tmp_path: Path) -> str:
@@ -140,7 +144,10 @@ class CommitLogContract(ABC):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+                env={
+                    "PYTHONPATH": ":".join(path for path in sys.path if path),
+                    **self.environment,
+                },
             )
             for racer in range(RACERS)
         ]

@@ -21,6 +21,7 @@ from headrace.config import (
     Settings,
     StandbySettings,
     StateSettings,
+    StorageSettings,
 )
 from headrace.config.inputs import read_inputs
 from headrace.config.outputs import read_outputs
@@ -42,6 +43,7 @@ from headrace.graph.builder import Job
 from headrace.graph.operators import Input, JobGraph
 from headrace.records.evolution import default_values
 from headrace.records.schema import normalise_schema
+from headrace.remote import on_host
 from headrace.runtime.background import Background, InlineBackground
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.runtime.slot import run_slot
@@ -160,6 +162,7 @@ class TestDriver(CommittedView, Closeable):
         outputs: what replaces outputs, as the tables ``[outputs.NAME]`` of the settings.
         placement: settings of the section ``placement``; by default the job does not wait for a
             lost host.
+        storage: an address as of the setting ``storage.address``, where the job's files are.
 
     Attributes:
         hosts: number of hosts; ``slots`` likewise.
@@ -196,6 +199,7 @@ class TestDriver(CommittedView, Closeable):
         placement: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
         outputs: Mapping[str, Mapping[str, Any]] | None = None,
+        storage: str = "",
     ) -> None:
         self.job, self.slots, self.hosts = job, slots, hosts
         self._background = background
@@ -212,6 +216,7 @@ class TestDriver(CommittedView, Closeable):
             ),
             placement=PlacementSettings(**{"wait_s": 0.0, **(placement or {})}),
             standby=StandbySettings(enabled=standby_copies > 0, copies=max(1, standby_copies)),
+            storage=StorageSettings(address=storage),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(
                 dir=self.state_dir(0),
@@ -238,10 +243,12 @@ class TestDriver(CommittedView, Closeable):
         return LocalRunner(lambda slot: self._open_slot(part, slot), self.slots)
 
     def _open_slot(self, part: str, slot: int) -> SlotHost:
+        state_dir = self.state_dir(slot % self.hosts)
+        storage = on_host(job_storages(self.settings, part).storage, state_dir)
         return open_host(
-            storage=job_storages(self.settings, part).storage,
-            bus=saved_inputs(underlying_bus(self.bus), job_storages(self.settings, part).storage),
-            state_dir=self.state_dir(slot % self.hosts),
+            storage=storage,
+            bus=saved_inputs(underlying_bus(self.bus), storage),
+            state_dir=state_dir,
             clock=self.clock,
             files=self._files,
             copy=job_storages(self.settings, self.job.name).copy,

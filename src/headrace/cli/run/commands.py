@@ -82,7 +82,7 @@ def with_own_outputs(job: Job, suffix: str | None, settings: Settings) -> Job:
     if suffix is None:
         return job if held is None else dataclasses.replace(job, apart=held)
     check_name(suffix)
-    has_begun = any((newest_storage(settings, job.name) / "manifests").glob("[0-9]*.json"))
+    has_begun = bool(Files().names(newest_storage(settings, job.name) / "manifests"))
     if held != suffix and (held is not None or has_begun):
         before = "without --output-suffix" if held is None else f"with --output-suffix {held}"
         raise InvalidInputError(

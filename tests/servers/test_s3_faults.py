@@ -1,0 +1,142 @@
+"""An S3 server that is away, or whose answers get lost: whose was the object, and who waits."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.sim.world import World, make_job
+from tests.support.s3_proxy import Fault, FaultyProxy
+from tests.support.servers import S3Server, free_port
+from tests.support.storages import forget_storages, new_name
+
+from headrace.cloud.storage import CloudStorage
+from headrace.errors import InvalidInputError
+from headrace.objects import StorageAwayError
+from headrace.testing import TestDriver
+
+
+@pytest.fixture
+def proxy(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy]:
+    """Between the server and all that this test opens."""
+    made = FaultyProxy(s3.port)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", made.endpoint)
+    forget_storages()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("fault", ["lose request", "lose answer", "cut body", "unavailable"])
+def test_a_create_whose_answer_is_lost_is_known_to_be_ones_own(
+    proxy: FaultyProxy, fault: Fault
+) -> None:
+    """Whether the server has it or not, once or three times: true, and the object is there."""
+    storage, name = CloudStorage("s3", "tests"), f"{new_name()}/a"
+    assert storage.put_new(f"{name}-first", b"x")
+    proxy.once(fault, "PUT", name, times=3)
+    assert storage.put_new(name, b"mine" * 1000)
+    assert len(proxy.done) == 3 or fault == "lose answer"
+    assert storage.get(name) == b"mine" * 1000
+
+
+def test_a_create_that_lost_to_another_knows_it_although_its_answer_is_lost(
+    proxy: FaultyProxy,
+) -> None:
+    storage, name = CloudStorage("s3", "tests"), f"{new_name()}/a"
+    assert storage.put_new(name, b"other's")
+    proxy.once("lose answer", "PUT", name)
+    assert not storage.put_new(name, b"other's")
+    assert proxy.done
+
+
+def test_an_upload_in_parts_that_is_broken_off_shows_nothing(
+    proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    """The end of a large file never gets there: no object, and the one of before stays."""
+    storage, name = CloudStorage("s3", "tests", patience_s=1.0), f"{new_name()}/large"
+    (tmp_path / "file").write_bytes(bytes(20 << 20))
+    proxy.once("unavailable", "PUT", "partNumber=3", times=1000)
+    with pytest.raises(StorageAwayError, match="does not answer"):
+        storage.put_file(name, tmp_path / "file")
+    proxy.choose = lambda method, path: None
+    assert storage.info(name) is None
+    storage.put_file(name, tmp_path / "file")
+    found = storage.info(name)
+    assert found is not None
+    assert found.size == 20 << 20
+
+
+def test_a_wrong_login_says_which_variables_to_set(
+    s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
+    with pytest.raises(InvalidInputError, match=r"refuses a: .*AWS_SECRET_ACCESS_KEY to a login"):
+        CloudStorage("s3", s3.bucket).put("a", b"x")
+
+
+def test_a_storage_that_is_away_is_told(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(StorageAwayError, match="s3://tests does not answer for a"):
+        CloudStorage("s3", s3.bucket, patience_s=0.5).put("a", b"x")
+
+
+class Careless(CloudStorage):
+    """A storage that ignores the condition of a put, as some servers do."""
+
+    def _put_once(self, name: str, data: bytes, token: str) -> None:
+        self.put(name, data)
+
+
+def test_a_storage_without_conditional_puts_is_refused(s3: S3Server) -> None:
+    with pytest.raises(InvalidInputError, match="could commit the same epoch; use S3 itself"):
+        Careless("s3", s3.bucket).put_new(f"{new_name()}/a", b"x")
+
+
+def test_a_job_loses_nothing_over_a_bad_line(proxy: FaultyProxy, address: str) -> None:
+    """One in ten requests gets lost, or its answer, or is answered 503."""
+    rng, lock = random.Random(5), threading.Lock()
+
+    def choose(method: str, path: str) -> Fault | None:
+        with lock:
+            if rng.random() > 0.1:
+                return None
+            return rng.choice(["lose request", "lose answer", "unavailable"])
+
+    job = make_job("rocksdb", "columnar", small=True)
+    with TestDriver(job, tasks=3, hosts=2, storage=address) as driver:
+        world = World(driver, random.Random(7))
+        proxy.choose = choose
+        for _ in range(4):
+            world.feed(30)
+            driver.run()
+        driver.finish()
+        world.check()
+    assert len(proxy.done) > 20
+
+
+def test_a_server_that_is_killed_and_comes_back_has_every_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call waits for it; the epoch under way goes on where it was."""
+    with S3Server(tmp_path / "s3") as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        forget_storages()
+        job = make_job("rocksdb", "columnar", small=True)
+        with TestDriver(job, tasks=3, storage="s3://tests/jobs") as driver:
+            world = World(driver, random.Random(7))
+            for _ in range(2):
+                world.feed(30)
+                driver.advance()
+                server.kill()
+                starting = threading.Thread(target=server.start)
+                starting.start()
+                world.feed(30)
+                driver.run()
+                starting.join()
+            driver.finish()
+            world.check()
+    forget_storages()

@@ -1,0 +1,44 @@
+"""A real S3 server holds the contracts of an object storage and of a commit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.support.storages import new_name
+
+from headrace.cloud.storage import CloudStorage
+from headrace.coordinator.commit_log import CommitLog, FileCommitLog
+from headrace.files import Files
+from headrace.objects import ObjectStorage
+from headrace.testing.commit_log_contract import CommitLogContract
+from headrace.testing.object_storage_contract import ObjectStorageContract
+from headrace.testing.s3_server import S3Server
+
+
+@pytest.fixture(autouse=True)
+def found(s3: S3Server) -> S3Server:
+    return s3
+
+
+class TestCloudStorage(ObjectStorageContract):
+    def open(self) -> ObjectStorage:
+        return CloudStorage("s3", "tests")
+
+
+def open_log(location: str) -> CommitLog:
+    return FileCommitLog(Path(location), Files(sync=False))
+
+
+class TestCommitLog(CommitLogContract):
+    """Each process has a folder of its own; what they share is the bucket."""
+
+    opener = "tests.servers.test_s3_storage:open_log"
+
+    @pytest.fixture(autouse=True)
+    def prefix(self, s3: S3Server) -> None:
+        self.name = new_name()
+        self.environment = s3.environment()
+
+    def location(self, tmp_path: Path) -> str:
+        return str(tmp_path / "_remote" / "s3" / "tests" / self.name / "log")
