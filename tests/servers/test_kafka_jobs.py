@@ -196,7 +196,7 @@ def test_a_savepoint_of_a_topic_begins_no_job_that_reads_another(
         driver.run()
         save(driver, "s")
         driver.job = counting(kafka.url(second), kafka.url(pair[1], key="user"))
-        with pytest.raises(hr.InvalidInputError, match="'clicks' in Kafka topic .* found Kafka"):
+        with pytest.raises(hr.InvalidInputError, match=r"'clicks' in Kafka topic .* found Kafka"):
             begin_from(driver)
 
 

@@ -213,9 +213,10 @@ class SavepointRestore:
             context = replace(self.context, bus=bounded_bus(self.graph, self.context))
             check_logs(saved, context.bus)
             check_inputs(saved, context.bus)
-            return replace(self, context=context)._continued(folder, saved)
+            return replace(self, context=context).begin_checked(folder, saved)
 
-    def _continued(self, folder: Path, saved: Savepoint) -> list[JobState]:
+    def begin_checked(self, folder: Path, saved: Savepoint) -> list[JobState]:
+        """Do the same for a savepoint that was verified, with what stands for the job's inputs."""
         if len(saved.parts) == 1 and not saved.streams:
             return self._made(folder, saved)
         writers = self._taken(saved)
