@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from headrace.clock import Clock, Deadline
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
+from headrace.remote import PART as REMOTE
 from headrace.remote import RemoteFile, is_remote
 
 Bytes: TypeAlias = bytes | memoryview | pa.Buffer
@@ -254,7 +255,7 @@ class Files:
 
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable; those of objects are."""
-        if not self.sync or is_remote(folder):
+        if not self.sync or REMOTE in str(folder):
             return
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -375,7 +376,7 @@ _AT_ONCE = 64 << 20
 
 def _far(path: Path | str) -> RemoteFile | None:
     """Return what a path stands for in an object storage; ``None``: it is a file here."""
-    if not is_remote(path):
+    if REMOTE not in str(path):  # asked for each file of each epoch
         return None
     far = RemoteFile(path)
     return None if far.is_own else far

@@ -19,7 +19,8 @@ from pathlib import Path
 from headrace.objects import Address, ObjectInfo, ObjectStorage, open_storage
 
 FOLDER = "_remote"
-_PART = f"/{FOLDER}/"
+PART = f"/{FOLDER}/"
+"""What a path has in it that stands for something in an object storage."""
 CACHED = frozenset({"segment", "snapshot", "exchange", "output", "plans", "tables"})
 """Folders of a job's storage whose files never change once they have their name."""
 DEFAULT_CACHE_BYTES = 4 << 30
@@ -33,13 +34,13 @@ def local_path(address: Address, state_dir: Path) -> Path:
 
 def on_host(path: Path, state_dir: Path) -> Path:
     """Return what stands on a host for what a path of another stands for; others are the same."""
-    _, part, rest = str(path).partition(_PART)
+    _, part, rest = str(path).partition(PART)
     return state_dir / FOLDER / rest if part else path
 
 
 def is_remote(path: Path | str) -> bool:
     """Say whether a path stands for something in an object storage."""
-    return _PART in str(path)
+    return PART in str(path)
 
 
 class RemoteFile:
@@ -51,10 +52,10 @@ class RemoteFile:
 
     def __init__(self, path: Path | str) -> None:
         text = str(path)
-        before, _, rest = text.partition(_PART)
+        before, _, rest = text.partition(PART)
         scheme, bucket, *names = rest.split("/")
         self.path, self.name = Path(path), "/".join(names)
-        self._root = f"{before}{_PART}{scheme}/{bucket}"
+        self._root = f"{before}{PART}{scheme}/{bucket}"
         self._scheme, self._bucket = scheme, bucket
 
     @property
