@@ -7,9 +7,11 @@ what tasks run are Spark's own classes; so a session need not have been started 
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 CATALOG = "headrace"
@@ -19,6 +21,9 @@ _CLASS = "headrace.spark.HeadraceCatalog"
 
 def register_catalog(spark: SparkSession, home: Path) -> None:
     """Make the catalog known to a session, over a home; called again, over another one.
+
+    Where Spark cannot load it, as versions that its jar was not built for may not, there is a
+    warning, and everything else works.
 
     Args:
         spark: the session, which knows the data source.
@@ -35,5 +40,11 @@ def register_catalog(spark: SparkSession, home: Path) -> None:
     thread.setContextClassLoader(jvm.java.net.URLClassLoader(urls, before))
     try:  # Spark loads it now, and keeps it
         session._jsparkSession.sessionState().catalogManager().catalog(CATALOG)
+    except Py4JError as error:
+        spark.conf.unset(f"spark.sql.catalog.{CATALOG}")
+        spark.conf.unset(f"spark.sql.catalog.{CATALOG}.home")
+        why = str(error).splitlines()[0]
+        text = f"Spark {spark.version} cannot load the catalog {CATALOG!r} ({why}); use the option"
+        warnings.warn(f"{text} format('headrace') instead of tables headrace.*", stacklevel=3)
     finally:
         thread.setContextClassLoader(before)
