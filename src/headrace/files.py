@@ -65,7 +65,7 @@ class Files:
         The folder is made when missing. The name is durable only after ``sync_folder``.
         A file that does not outlive its epoch need not be ``durable``.
         """
-        if (far := _far(path)) is not None:
+        if REMOTE in str(path) and (far := _far(path)) is not None:
             temporary = temporary_path(path)
             size = self.write_new(temporary, chunks, durable=False)
             try:
@@ -124,7 +124,7 @@ class Files:
         Returns:
             True when this call created it, False when it was there already.
         """
-        if (far := _far(path)) is not None:
+        if REMOTE in str(path) and (far := _far(path)) is not None:
             if on_written is not None:
                 on_written()
             return far.storage.put_new(far.name, data)
@@ -144,7 +144,7 @@ class Files:
 
     def publish_again(self, path: Path, data: bytes) -> None:
         """Create ``path`` with ``data``, or let it be as new: who tidies by age leaves it."""
-        if (far := _far(path)) is not None:
+        if REMOTE in str(path) and (far := _far(path)) is not None:
             return far.storage.put(far.name, data)
         while not self.publish(path, data):
             with contextlib.suppress(FileNotFoundError):  # tidied at this moment
@@ -157,7 +157,7 @@ class Files:
 
         With ``durable`` the name lasts; else ``sync_folder`` makes those of a folder last.
         """
-        if (far := _far(path)) is not None:
+        if REMOTE in str(path) and (far := _far(path)) is not None:
             copy = temporary_path(path)
             os.link(temporary, copy)
             try:
@@ -175,7 +175,7 @@ class Files:
 
         One that is not ``durable`` may be as before, or empty, after a loss of power.
         """
-        if (far := _far(path)) is not None:
+        if REMOTE in str(path) and (far := _far(path)) is not None:
             return far.storage.put(far.name, data)
         temporary = temporary_path(path)
         self.write_new(temporary, [data], durable=durable)
@@ -239,7 +239,7 @@ class Files:
         Args:
             folder: may be gone already.
         """
-        if (far := _far(folder)) is not None:
+        if REMOTE in str(folder) and (far := _far(folder)) is not None:
             return far.remove_tree()
         gone = folder.with_name(f"{TRASH}{new_name()}")
         with contextlib.suppress(FileNotFoundError):
@@ -279,7 +279,7 @@ class Files:
 
     def read(self, path: Path) -> bytes:
         """Return the whole content of a small file."""
-        if (far := _far(path)) is not None:
+        if REMOTE in str(path) and (far := _far(path)) is not None:
             return far.storage.get(far.name)
         return path.read_bytes()
 
@@ -289,7 +289,7 @@ class Files:
         Raises:
             CorruptDataError: the file is missing although something durable names it.
         """
-        far = _far(path)
+        far = _far(path) if REMOTE in str(path) else None
         try:
             local = path if far is None else far.local()
             with pa.memory_map(str(local), "r") as mapped:
@@ -301,7 +301,7 @@ class Files:
 
     def names(self, folder: Path | str) -> list[str]:
         """Return the sorted names in a folder, without temporary ones; empty when absent."""
-        if (far := _far(folder)) is not None:
+        if REMOTE in str(folder) and (far := _far(folder)) is not None:
             return far.names()
         try:
             return sorted([name for name in os.listdir(folder) if not name.startswith(".")])
@@ -310,7 +310,7 @@ class Files:
 
     def remove(self, path: Path) -> None:
         """Remove a file; it may be gone already. Processes that map it keep their view."""
-        if (far := _far(path)) is not None:
+        if REMOTE in str(path) and (far := _far(path)) is not None:
             return far.remove()
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -318,7 +318,7 @@ class Files:
 
     def exists(self, path: Path) -> bool:
         """Say whether there is a file or a folder, and in an object storage anything below it."""
-        far = _far(path)
+        far = _far(path) if REMOTE in str(path) else None
         return path.exists() if far is None else far.exists()
 
     def status(self, path: Path) -> FileStatus:
@@ -375,8 +375,11 @@ _AT_ONCE = 64 << 20
 
 
 def _far(path: Path | str) -> RemoteFile | None:
-    """Return what a path stands for in an object storage; ``None``: it is a file here."""
-    if REMOTE not in str(path):  # asked for each file of each epoch
+    """Return what a path stands for in an object storage; ``None``: it is a file here.
+
+    Callers look for ``REMOTE`` first: each epoch asks for dozens of local files.
+    """
+    if REMOTE not in str(path):
         return None
     far = RemoteFile(path)
     return None if far.is_own else far
@@ -389,7 +392,7 @@ def write_private(path: Path, data: bytes) -> None:
         path: of the file; its folder is made when missing, for its owner alone.
         data: the whole content.
     """
-    if (far := _far(path)) is not None:
+    if REMOTE in str(path) and (far := _far(path)) is not None:
         return far.storage.put(far.name, data)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.name}-{new_name()}")

@@ -32,6 +32,7 @@ from headrace.coordinator.rescale import affects, wanted_counts
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.faults import fault
 from headrace.files import Files
+from headrace.remote import is_remote
 
 REQUESTS_FOLDER = "requests"
 POLL_S = 0.05
@@ -573,6 +574,7 @@ class CommandServer:
 
     def __init__(self, root: Path, files: Files, clock: Clock, queue: CommandQueue) -> None:
         self._queue, self._folder = queue, root / REQUESTS_FOLDER
+        self._is_remote = is_remote(root)
         self._channels = {kind: RequestChannel(root, files, clock, kind) for kind in COMMANDS}
         self._under_way: dict[type[Command[Any]], str] = {}
 
@@ -607,7 +609,9 @@ class CommandServer:
     def _filed_names(self) -> Sequence[str]:
         """Return the names of what other processes have left: one look for all types."""
         try:
-            return Files(sync=False).names(self._folder)
+            if self._is_remote:
+                return Files(sync=False).names(self._folder)
+            return os.listdir(self._folder)
         except (FileNotFoundError, NotADirectoryError):  # nobody can have asked for anything
             return ()
 
