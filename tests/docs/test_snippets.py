@@ -32,10 +32,12 @@ import headrace as hr
 from headrace.cli.run.progress import Progress
 from headrace.cli.run.reporters import TerminalSize, live_table
 from headrace.coordinator.manifest import InputPosition
+from headrace.explore.query import read_query
 from headrace.sql import SqlText, load_app
 from headrace.testing import TestDriver
 
 LANGUAGES = {"python", "pycon", "sh", "console", "toml", "sql", "text", "js", "bash", "java"}
+LANGUAGES |= {"json"}
 PYTHON, TOML, SQL = all_blocks("python"), all_blocks("toml"), all_blocks("sql")
 TALKS = all_blocks("pycon")
 TYPED = [(block, words) for block in all_blocks("sh", "console") for words, _ in commands(block)]
@@ -70,6 +72,11 @@ def test_a_talk_with_python_says_what_is_shown(block: Block) -> None:
 
 def test_every_block_is_of_a_kind_that_is_checked() -> None:
     assert [block.name for block in all_blocks() if block.language not in LANGUAGES] == []
+
+
+@pytest.mark.parametrize("block", all_blocks("json"), ids=lambda block: block.name)
+def test_each_block_of_json_is_a_query(block: Block) -> None:
+    assert read_query(block.text).metrics
 
 
 def test_each_line_of_java_has_lines_of_python() -> None:
