@@ -1,4 +1,8 @@
-"""One server and one browser for all tests; each has a page of its own."""
+"""One server and one browser for all tests of a module; each has a page of its own.
+
+No longer than that: Playwright keeps a loop of asyncio running in the thread, beside which no other
+test of the process could begin one.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from tests.support.browsing import App, Viewer, chromium, make_home, served
 from tests.support.processes import REAL_CLOCK
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
     folder = tmp_path_factory.mktemp("ui")
     make_home(folder / "home", REAL_CLOCK.now_ms())
@@ -18,13 +22,13 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
         yield app
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as browser:
         yield browser
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def window(app: App, browser: Browser) -> Iterator[Viewer]:
     """The window that all tests share: a session signed in, and a cache that is warm."""
     context = browser.new_context(

@@ -42,10 +42,10 @@ FIELDS = {
     "/v1/events": "at_ms kind text epoch",
     "/v1/config": "key value source",
     "/v1/placement": "hosts moves_pending story",
-    "/v1/description": "job status live process host storage problem members epoch oldest_epoch "
-    "epoch_ms rows late dropped dead_letters counts lag state_bytes durability lineage run bounded "
-    "generation rescaled_in parts inputs stages failures deployed standbys_to_fill "
-    "standbys_followed placement outputs sinks alerts hot_keys events",
+    "/v1/description": "job status live process host storage problem members standby_drivers "
+    "epoch oldest_epoch epoch_ms rows late dropped dead_letters counts lag state_bytes durability "
+    "lineage run bounded generation rescaled_in parts inputs stages failures deployed "
+    "standbys_to_fill standbys_followed placement outputs sinks alerts hot_keys events",
 }
 HOST = "host address status slots tasks standbys state_bytes everywhere"
 INNER = {

@@ -172,9 +172,10 @@ def test_what_passes_reads_streams_alone_however_words_are_mixed(seed: int) -> N
     chance = random.Random(seed)
     pieces = [word.format(file="/etc/hostname") if "{file}" in word else word for word in WORDS]
     passed = 0
-    for _ in range(150):
-        words = chance.choice(SEEDS + attacks()).format(file="/etc/hostname", new="/x").split()
-        for _ in range(chance.randint(0, 4)):
+    for number in range(150):
+        begun = chance.choice((SEEDS, attacks())[number % 2])
+        words = begun.format(file="/etc/hostname", new="/x").split()
+        for _ in range(min(number, chance.randint(0, 4))):
             at = chance.randint(0, len(words))
             if chance.random() < 0.5:
                 words[at:at] = [chance.choice(pieces)]
