@@ -39,7 +39,7 @@ class Terminals:
         self.drivers: list[subprocess.Popen[bytes]] = []
 
     def type(self, words: str) -> str:
-        """Run a command; one that needs the job's first epoch is tried until that is there.
+        """Run a command; one that needs the job's first epoch, or its driver, is tried until then.
 
         Returns:
             What it prints.
@@ -55,7 +55,7 @@ class Terminals:
 
         def is_done() -> bool:
             tried.append(self._run(words))
-            return tried[-1].code == 0
+            return tried[-1].code == 0 and "its driver does not answer" not in tried[-1].err
 
         with suppress(TimeoutError):
             until(is_done, words)

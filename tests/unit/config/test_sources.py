@@ -107,7 +107,7 @@ def test_other_variables_of_the_environment_are_left_alone() -> None:
         ("epoch.tasks=3", r"did you mean job\.tasks\?"),
         (
             "zzz=1",
-            r"known are home and those of alerts, bus, control, epoch, inputs, job, observe,",
+            r"known are home and those of alerts, bus, control, epoch, explore, inputs, job,",
         ),
         ("job=3", r"setting job from --set job=3: found '3', expected a table of settings"),
         ("spark.conf=x", r"expected a table of settings"),
