@@ -272,14 +272,33 @@ CREATE TABLE stepped AS SELECT user, count(*) AS n FROM orders GROUP BY user EMI
 CREATE VIEW counted AS SELECT user, count(*) AS n FROM orders [5 minutes] GROUP BY user;
 CREATE TABLE paired AS SELECT a.user, n, total FROM counted AS a JOIN of_union AS b
     ON a.user = b.user AND a.window_start = b.window_start;
+CREATE TABLE beside AS SELECT a.user, a.n, b.most FROM counted AS a
+    LEFT JOIN (SELECT user, max(units) AS most FROM orders [2 minutes] WHERE units > 3
+        GROUP BY user) AS b
+    ON a.user = b.user AND a.window_end = b.window_end;
+CREATE INPUT TABLE people(id, age, PRIMARY KEY (id)) FROM SCRIBE("people");
+CREATE TABLE of_age AS SELECT c.user, c.n, age FROM counted AS c LEFT JOIN people ON c.user = id;
+CREATE STREAM ever AS SELECT DISTINCT user FROM counted;
 CREATE STREAM users AS SELECT DISTINCT user FROM orders;
 CREATE STREAM large AS SELECT user, units FROM orders WHERE units > 5;
 """
-WINDOWED = ["of_windows", "by_view", "of_union", "union_of", "once", "pairs", "late", "slid"]
+WINDOWED = [
+    "of_windows",
+    "by_view",
+    "of_union",
+    "union_of",
+    "once",
+    "pairs",
+    "late",
+    "slid",
+    "paired",
+    "beside",
+    "of_age",
+]
 REFUSED = {
+    "ever": "cannot be shown: between the windows and the table is",
     "early": "current windows of table 'early' cannot be shown: .* sends windows early",
     "stepped": "the last row of each key is the newest; ask for windows=past",
-    "paired": "cannot be shown: between the windows and the table is",
     "users": "table 'users' has no windows: its rows are sent as they come; ask for windows=past",
     "large": "table 'large' has no windows",
 }
@@ -290,12 +309,16 @@ def test_current_windows_are_what_the_end_of_the_inputs_sends() -> None:
     app = load_app(SqlText(OTHERS))
     with TestDriver(app.job, tasks=2) as driver:
         driver.create("orders", COLUMNS, time="at")
+        driver.create("people", {"id": pa.string(), "age": pa.int64()})
+        driver.feed("people", [{"id": f"u{n}", "age": 20 + n} for n in range(4)])
         for at in range(0, len(fed), 20):
             driver.feed("orders", fed[at : at + 20])
             driver.run()
         ask = TableQueries(live_job(driver))
         found = {name: ask(f"SELECT * FROM {name}", "all") for name in WINDOWED}
         totals = {name: ask(f"SELECT * FROM {name}", "current") for name in ("totals", "all_of")}
+        [old] = ask("SELECT n, age FROM of_age WHERE user = 'u1'", "current")
+        [pair] = ask("SELECT n, total FROM paired WHERE user = 'u1'", "current")
         [ann] = ask("SELECT user, n FROM totals WHERE user = 'u1'", "current")
         for name, message in REFUSED.items():
             with pytest.raises(InvalidInputError, match=message):
@@ -312,6 +335,8 @@ def test_current_windows_are_what_the_end_of_the_inputs_sends() -> None:
             newest = {row.get("user"): row for row in driver.output(app.tables[name])}
             shown = [_without(row, "window_is_open") for row in rows]
             assert in_order(shown) == in_order(list(newest.values())), name
+        assert old["age"] == 21
+        assert old["n"] == pair["n"] > 0
         assert ann["n"] == sum(row["user"] == "u1" for row in fed)
         assert ask("SELECT * FROM slid", "current") == [], "the inputs have ended"
 

@@ -26,13 +26,15 @@ from headrace.runtime.orders import NO_WATERMARK
 from headrace.state.columnar_table import ColumnarTable
 from headrace.state.columns import Mask, Rows, equal_rows, gather
 from headrace.state.sorted_run import Block
-from headrace.state.task_state import TaskState
 
 BLOCK = 1 << 19
 BLOCK_BYTES = 128 << 20
 """Pairs that are looked at together, and about how many bytes of columns they have."""
 
-_KEY, _TIME = np.uint64(0xFFFFFFFF_00000000), np.uint64(0xFFFFFFFF)
+KEY_BITS, TIME_BITS = 0xFFFFFFFF_00000000, 0xFFFFFFFF
+"""Of a code: those of the hash of the key, and those of the event time."""
+
+_KEY, _TIME = np.uint64(KEY_BITS), np.uint64(TIME_BITS)
 
 
 class JoinCodes:
@@ -426,21 +428,25 @@ class JoinStreamsNode(Node):
     Args:
         operator: bound.
         stage: its stage.
-        state: of the task.
+        tables: of the rows of the left and of the right side.
         key_groups: number of key groups of the job.
     """
 
     @classmethod
     def of(cls, operator: JoinStreams, build: NodeContext) -> Self:
         """Return the node of an operator of a stage."""
-        return cls(operator, build.stage, build.stores, build.runtime.key_groups)
+        tables = [build.stores.table(spec.name) for spec in operator.stores]
+        return cls(operator, build.stage, tables, build.runtime.key_groups)
 
     def __init__(
-        self, operator: JoinStreams, stage: Stage, state: TaskState, key_groups: int
+        self,
+        operator: JoinStreams,
+        stage: Stage,
+        tables: Sequence[ColumnarTable],
+        key_groups: int,
     ) -> None:
         super().__init__(operator.name)
         self._reach = reach = operator.reach
-        tables = [state.table(spec.name) for spec in operator.stores]
         codes = JoinCodes(reach.span_ms)
         self._matcher = PairMatcher(codes, reach)
         self._alone = operator.alone

@@ -8,7 +8,7 @@ sent if no more came. Nothing of it reaches the job.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -30,6 +30,7 @@ from headrace.graph.operators import (
     Changes,
     Explode,
     Filter,
+    JoinKept,
     JoinTables,
     KeepTable,
     Merge,
@@ -41,16 +42,22 @@ from headrace.graph.operators import (
     SendToSink,
     WindowAggregate,
 )
+from headrace.graph.stream_joins import JoinStreams
 from headrace.graph.windows import Window
 from headrace.plan.stages import UNKEYED, JobPlan, Stage
 from headrace.records.evolution import cast_to_schema
 from headrace.records.keys import encode_key, hash_key
 from headrace.records.schema import TableLayout
 from headrace.runtime.chunk import Chunk, concat_chunks
-from headrace.runtime.ktable_joins import TableTableJoinNode, ktable_layouts
+from headrace.runtime.ktable_joins import (
+    StreamTableJoinNode,
+    TableTableJoinNode,
+    ktable_layouts,
+)
 from headrace.runtime.node import Node
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 from headrace.runtime.stateless import BatchNode, ExplodeNode, FilterNode, SelectNode
+from headrace.runtime.stream_join import KEY_BITS, TIME_BITS, JoinStreamsNode, join_layouts
 from headrace.runtime.windows.builder import window_node
 from headrace.runtime.windows.layouts import (
     Aggregating,
@@ -159,6 +166,10 @@ class _Committed:
                 joining = self.operators[operator.inputs[0]]
                 assert isinstance(joining, JoinTables)
                 return self._joined(joining, values)
+            case JoinStreams() if self._has_windows(name):
+                return self._paired(operator, values)
+            case JoinKept(waiting=None) if self._has_windows(operator.inputs[0]):
+                return self._looked_up(operator, values)
             case PartitionBy():
                 return self.rows(operator.inputs[0], values)
             case Merge():
@@ -231,11 +242,7 @@ class _Committed:
             if below is not None and below.rows:
                 node.push(replace(below, groups=np.zeros(below.rows, np.uint16)))
             node.advance(END_WATERMARK, self._state.time_ms)
-        if sent.found:
-            return concat_chunks(sent.found)
-        none = np.empty(0, np.int64)
-        empty = pa.RecordBatch.from_pylist([], schema=self._schema(operator.name))
-        return Chunk(empty, none, none, none.astype(np.uint16))
+        return concat_chunks(sent.found) if sent.found else _no_rows(self._schema(operator.name))
 
     def _totals(self, operator: RunningAggregate, values: Values) -> Chunk:
         """Return the totals of each key."""
@@ -264,13 +271,10 @@ class _Committed:
         """Return the joined row of each key: its node takes all keys for changed."""
         stage, wanted = self._stages[operator.name], [values.get(name) for name in operator.by]
         tables, keys = list[ColumnarTable](), list[list[pa.RecordBatch]]()
-        for kept in (self.operators[name] for name in operator.inputs):
-            assert isinstance(kept, KeepTable)
-            layout = ktable_layouts(stage, kept)[kept.store.name]
-            own = {name: one for name, one in zip(kept.keys, wanted, strict=True) if one}
-            stored = list(self._stored(stage, kept.store, layout.keys, own))
-            tables.append(self._table(layout, stored))
-            keys.append([rows.select(layout.keys.names) for rows in stored])
+        for name in operator.inputs:
+            table, stored = self._kept(stage, name, wanted)
+            tables.append(table)
+            keys.append([rows.select(table.layout.keys.names) for rows in stored])
         schema = self._schema(operator.name)
         node = TableTableJoinNode(operator, tables[0], tables[1], schema)
         node.targets = [sent := _Collector()]
@@ -283,6 +287,60 @@ class _Committed:
             return concat_chunks(sent.found)
         changes = schema.append(pa.field(IS_DELETED, pa.bool_()))
         return Chunk(pa.RecordBatch.from_pylist([], schema=changes))
+
+    def _kept(
+        self, stage: Stage, name: str, wanted: Sequence[tuple[Any, ...] | None]
+    ) -> tuple[ColumnarTable, list[pa.RecordBatch]]:
+        """Return a table as it is kept, and its rows; of some keys, where values are wanted."""
+        kept = self.operators[name]
+        assert isinstance(kept, KeepTable)
+        layout = ktable_layouts(stage, kept)[kept.store.name]
+        own = {name: one for name, one in zip(kept.keys, wanted, strict=True) if one}
+        stored = list(self._stored(stage, kept.store, layout.keys, own))
+        return self._table(layout, stored), stored
+
+    def _looked_up(self, operator: JoinKept, values: Values) -> Chunk:
+        """Return the rows of open windows, with the row that a table has for each now."""
+        stage, schema = self._stages[operator.name], self._schema(operator.name)
+        rows, kept = operator.inputs
+        table, _ = self._kept(stage, kept, [values.get(name) for name in operator.by])
+        added = {new: old for new, old in operator.columns or () if new in schema.names}
+        node = StreamTableJoinNode(operator, table, added, schema)
+        node.targets = [sent := _Collector()]
+        node.begin(self._state.epoch + 1, self._state.time_ms, NO_WATERMARK)
+        below = self.rows(rows, {n: v for n, v in values.items() if n in operator.by})
+        if below is not None and below.rows:
+            node.push(below)
+        node.advance(END_WATERMARK, self._state.time_ms)
+        return concat_chunks(sent.found) if sent.found else _no_rows(schema)
+
+    def _paired(self, operator: JoinStreams, values: Values) -> Chunk:
+        """Return the pairs that open windows are in: with one another, and with rows before."""
+        stage, tables = self._stages[operator.name], list[ColumnarTable]()
+        mark = self._state.watermarks.get(stage.name, NO_WATERMARK)
+        layouts = join_layouts(stage, operator)
+        wanted = [values.get(name) for name in operator.by[0]]
+        for store in operator.stores:
+            layout = layouts[store.name]
+            table = ColumnarTable(layout)
+            table.begin(mark)
+            own = {name: one for name, one in zip(layout.keys.names, wanted, strict=True) if one}
+            for rows in self._stored(stage, store, layout.keys, own, by_moment=True):
+                table.append(rows)
+            tables.append(table)
+        schema = self._schema(operator.name)
+        node = JoinStreamsNode(operator, stage, tables, self._state.key_groups)
+        node.targets = [sent := _Collector()]
+        if mark < END_WATERMARK:
+            node.begin(self._state.epoch + 1, self._state.time_ms, mark)
+            for name, keys in zip(operator.inputs, operator.by, strict=True):
+                own = {key: one for key, one in zip(keys, wanted, strict=True) if one}
+                inlet, below = node.inlet(name), self.rows(name, own)
+                if below is not None and below.rows:
+                    unknown = np.full(below.rows, NO_WATERMARK, np.int64)
+                    inlet.push(replace(below, watermarks=unknown))
+            node.advance(END_WATERMARK, self._state.time_ms)
+        return concat_chunks(sent.found) if sent.found else _no_rows(schema)
 
     def _table(self, layout: TableLayout, stored: Iterable[pa.RecordBatch]) -> ColumnarTable:
         """Return a table of some rows."""
@@ -300,17 +358,30 @@ class _Committed:
         return self._stored(stage, operator.store, key_schema(stage, operator), values)
 
     def _stored(
-        self, stage: Stage, store: StoreSpec, keys: pa.Schema, values: Values
+        self,
+        stage: Stage,
+        store: StoreSpec,
+        keys: pa.Schema,
+        values: Values,
+        *,
+        by_moment: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a store."""
+        """Yield the rows of a store; ``by_moment``: of a join, by key and event time."""
         if store.kind != COLUMNAR:
             raise InvalidInputError(f"store {store.name!r} is {store.kind}, not columnar")
         if store.name not in self._tables:
             sources = open_sources(self._state, self._root, self._files, stage.name, self.readers)
-            table = MergedTable(store.name, sources, self._state.time_ms, store.ttl_ms)
-            self._tables[store.name] = table
-        for part in _slices(keys, values):
+            self._tables[store.name] = MergedTable(
+                store.name, sources, self._state.time_ms, store.ttl_ms, self._state.watermarks
+            )
+        for part in _slices(keys, values, by_moment=by_moment):
             yield from self._tables[store.name].batches(part)
+
+
+def _no_rows(schema: pa.Schema) -> Chunk:
+    none = np.empty(0, np.int64)
+    empty = pa.RecordBatch.from_pylist([], schema=schema)
+    return Chunk(empty, none, none, none.astype(np.uint16))
 
 
 def _is_early(window: Window) -> bool:
@@ -332,7 +403,7 @@ def _plain_columns(operator: Select) -> dict[str, str]:
     return found
 
 
-def _slices(keys: pa.Schema, values: Values) -> Iterator[TableSlice]:
+def _slices(keys: pa.Schema, values: Values, *, by_moment: bool) -> Iterator[TableSlice]:
     """Yield the parts of a table to read: by the hash of each key where all columns have values."""
     wanted = [tuple(dict.fromkeys(values.get(name, ()))) for name in keys.names]
     if keys.names == [UNKEYED] or not 0 < np.prod([len(one) for one in wanted]) <= _MAX_KEYS:
@@ -340,4 +411,5 @@ def _slices(keys: pa.Schema, values: Values) -> Iterator[TableSlice]:
         return
     for key in product(*wanted):
         place = hash_key(encode_key(key))
-        yield TableSlice(hashes=HashRange(place, place))
+        first, last = (place & KEY_BITS, place | TIME_BITS) if by_moment else (place, place)
+        yield TableSlice(hashes=HashRange(first, last))
