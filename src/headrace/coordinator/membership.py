@@ -71,11 +71,13 @@ class SlotsDoubted:
     """Slots may have changed: an epoch found one misplaced, or a driver begins.
 
     ``homes`` are the hosts that tasks live on by the manifest; those that are missing now have been
-    since ``now_s`` of the monotonic clock.
+    since ``now_s`` of the monotonic clock. ``restore_s`` says how long other hosts would need to
+    read again what a host has: it is not waited for longer.
     """
 
     homes: frozenset[str]
     now_s: float
+    restore_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ class Membership:
         suspected_s: since when slots may have changed, of the monotonic clock.
         missed: hosts that are waited for.
         given_up: hosts that were waited for, or not, in vain.
+        restore_s: how long other hosts would need for what a host has, where that is known.
         action: what is to be done now.
     """
 
@@ -118,6 +121,7 @@ class Membership:
     suspected_s: float = 0.0
     missed: Mapping[str, MissingHost] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
+    restore_s: Mapping[str, float] = field(default_factory=dict)
     action: MembershipAction = field(default_factory=AskSlots)
 
     @property
@@ -128,10 +132,10 @@ class Membership:
     def after(self, event: MembershipEvent) -> Membership:
         """Return the membership after an event; its action is what is to be done now."""
         match event:
-            case SlotsDoubted(homes, now_s):
+            case SlotsDoubted(homes, now_s, restore_s):
                 wanted = dict.fromkeys(homes, 1) | count_slots(self.slots)
                 begun = replace(self, homes=homes, wanted=wanted, suspected_s=now_s)
-                return replace(begun, missed={}, action=AskSlots())
+                return replace(begun, restore_s=restore_s, missed={}, action=AskSlots())
             case SlotsAnswered(slots, now_s):
                 return self._answered(slots, now_s)
 
@@ -142,7 +146,7 @@ class Membership:
             for host, count in self.wanted.items()
             if there.get(host, 0) < count and host not in self.given_up
         }
-        until = {host: one.since_s + self._wait_s for host, one in missed.items()}
+        until = {host: one.since_s + self._wait_s(host) for host, one in missed.items()}
         if late := {host: at for host, at in until.items() if at > now_s}:
             action = AskMissingHosts(tuple(sorted(late)), max(late.values()))
             return replace(self, missed=missed, action=action)
@@ -156,9 +160,10 @@ class Membership:
             return MissingHost(slots, now_s)
         return held._replace(slots=slots)  # what is back can go again
 
-    @property
-    def _wait_s(self) -> float:
-        return self.rules.wait_s if self.rules.affinity is Affinity.STRICT else 0.0
+    def _wait_s(self, host: str) -> float:
+        if self.rules.affinity is not Affinity.STRICT:
+            return 0.0
+        return min(self.rules.wait_s, self.restore_s.get(host, self.rules.wait_s))
 
     def _placed(self, slots: tuple[Slot, ...], there: Mapping[str, int]) -> Membership:
         before = count_slots(self.slots)
@@ -189,7 +194,7 @@ class Membership:
             and isinstance(self.action, PlaceTasks),
             "a host that is waited for and given up": bool(set(self.missed) & self.given_up),
             "waits for nobody": waits and not self.missed,
-            "waits although it is not strict": waits and self._wait_s <= 0,
+            "waits although it is not strict": waits and not any(map(self._wait_s, self.missed)),
             "waits for nobody, but missed some": bool(self.missed) and not waits,
             "places over no slots": isinstance(self.action, PlaceTasks) and not self.slots,
         }
@@ -319,6 +324,10 @@ class FailureDetector:
 
 
 POLL_S = 0.25
+LEAST_WAIT_S = 1.0
+RESTORE_BYTES_S = 200e6
+"""What the hosts of a job read of a lost one's state in a second, as docs/benchmarks.md has it."""
+
 MEMBERS_LOOK_S = 0.5
 """How often an idle job looks whether a standby has caught up that a task waits for."""
 
@@ -385,10 +394,11 @@ class ClusterMembers:
             self.note(EventKind.ASKED, "", reason)
         homes = frozenset(task.host for task in state.tasks.values()) - {""}
         began = self._clock.monotonic() - waited_s
-        self._members = self._members.after(SlotsDoubted(homes, began))
+        is_first = not self.slots  # hosts that have not come yet were not lost
+        restores = {} if is_first else _restore_s(state)
+        self._members = self._members.after(SlotsDoubted(homes, began, restores))
         said: tuple[str, ...] = ()
         gone: set[str] = set()
-        is_first = not self.slots  # hosts that have not come yet were not lost
         while True:
             slots = tuple(self._runner.slots())
             self._members = self._members.after(SlotsAnswered(slots, self._clock.monotonic()))
@@ -429,7 +439,7 @@ class ClusterMembers:
         on = _tasks_of(state)
         for host in action.lost:
             name, count = _host_name(state.hosts, host), on.get(host, 0)
-            waited = f"did not come back within {self._rules.wait_s:g} s"
+            waited = "did not come back in time"
             why = waited if self._rules.affinity is Affinity.STRICT else "is lost"
             tasks = "1 task goes elsewhere" if count == 1 else f"{count} tasks go elsewhere"
             self.note(EventKind.LOST, host, tasks)
@@ -490,6 +500,19 @@ class ClusterMembers:
             if one.what == EventKind.EMPTY and one.time_ms == state.time_ms:
                 name = _host_name(state.hosts, one.host)
                 self.notify(f"host {name} is drained: nothing is on it any more")
+
+
+def _restore_s(state: JobState) -> dict[str, float]:
+    """Return about how long other hosts need to read again what each host has.
+
+    So a job waits at most twice as long as with the better of both choices, known beforehand.
+    """
+    held: Counter[str] = Counter()
+    for name, task in state.tasks.items():
+        others = state.standbys.get(name, ())
+        has_standby = any(one.epoch >= 0 and one.host != task.host for one in others)
+        held[task.host] += 0 if has_standby else task.snapshot_bytes + task.segment_bytes
+    return {host: max(LEAST_WAIT_S, size / RESTORE_BYTES_S) for host, size in held.items()}
 
 
 def _host_name(hosts: Mapping[str, HostState], host: str) -> str:

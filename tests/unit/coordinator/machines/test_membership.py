@@ -150,3 +150,11 @@ def test_no_wait_is_longer_than_its_bound_and_nobody_is_lost_before_it(
             assert not set(members.action.returned) - set(hosts)
         last_there |= dict.fromkeys(hosts, now)
         now += passed
+
+
+def test_a_lost_host_is_waited_for_no_longer_than_reading_again_takes() -> None:
+    members = at_home().after(SlotsDoubted(HOMES, 10.0, {"a": 1.5, "b": 60.0}))
+    assert members.after(SlotsAnswered(slots_of("b"), 10.0)).action == AskMissingHosts(("a",), 11.5)
+    assert members.after(SlotsAnswered(slots_of("a"), 10.0)).action == AskMissingHosts(("b",), 15.0)
+    placed = members.after(SlotsAnswered(slots_of("b"), 11.5))
+    assert placed.action == PlaceTasks(slots_of("b"), lost=("a",))
