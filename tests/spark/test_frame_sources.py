@@ -76,6 +76,7 @@ def test_a_bounded_job_over_rows_that_are_made_by_a_clock_ends(
     assert values == list(range(len(values)))
 
 
+@pytest.mark.soak
 def test_available_now_over_rows_that_are_made_by_a_clock_ends(
     spark: SparkSession, tmp_path: Path
 ) -> None:
