@@ -50,27 +50,29 @@ def url(brokers: list[KafkaServer], topic: str, **options: str) -> str:
 def test_a_lost_broker_and_leaders_that_move_lose_and_double_nothing(
     brokers: list[KafkaServer], tmp_path: Path
 ) -> None:
-    """It comes back; whoever leads or coordinates moves."""
+    """One after the other is lost and comes back; whoever leads or coordinates moves."""
     topics = Topics(brokers[0].address)
     until(lambda: topics.brokers() == 3, "three brokers")
     topics.create("in", 2, copies=3)
-    rows = clicks(0, 60)
+    rows = clicks(0, 90)
     feed(topics, "in", rows[:30])
     more = {"key": "user", "partitions": "3", "socket__timeout__ms": "20000"}
     job = counting(url(brokers, "in", socket__timeout__ms="20000"), url(brokers, "out", **more))
-    lost = brokers[2]  # of three partitions it leads one
+    leaders = []
     with TestDriver(job, tasks=2, home=tmp_path / "home", memory_bus=False) as driver:
         driver.run()
-        before = topics.leaders("in") | topics.leaders("out")
-        lost.kill()
-        feed(topics, "in", rows[30:])
-        retry = RetryPolicy(SystemClock(), JobControl().stop, 120.0, print)
-        retry.retry_while_blocked(driver.run)
-        assert before != topics.leaders("in") | topics.leaders("out")
-        lost.start()
-        until(lambda: topics.in_sync("in", 3), "the broker that came back")
-        until(lambda: topics.in_sync("out", 3), "the broker that came back")
+        for part, lost in ((1, brokers[1]), (2, brokers[2])):
+            leaders.append(topics.leaders("in") | topics.leaders("out"))
+            lost.kill()
+            feed(topics, "in", rows[30 * part : 30 * part + 30])
+            retry = RetryPolicy(SystemClock(), JobControl().stop, 120.0, print)
+            retry.retry_while_blocked(driver.run)
+            leaders.append(topics.leaders("in") | topics.leaders("out"))
+            lost.start()
+            until(lambda: topics.in_sync("in", 3), "the broker that came back")
+            until(lambda: topics.in_sync("out", 3), "the broker that came back")
     assert sent(topics, "out") == running_totals(rows)
+    assert any(before != after for before, after in zip(leaders[::2], leaders[1::2], strict=True))
 
 
 def test_brokers_that_stand_still_hold_a_job_up_and_no_more(
