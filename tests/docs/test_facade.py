@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import pytest
 
@@ -220,9 +220,9 @@ class Module(NamedTuple):
     inner: tuple[str, ...]
 
 
-def inner_modules(tree: ast.AST) -> Iterator[str]:
+def inner_modules(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Yield the inner modules that a file imports, or names in a text, as patches do."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "headrace":
@@ -230,13 +230,17 @@ def inner_modules(tree: ast.AST) -> Iterator[str]:
             names = [name for name in joined if is_module(name)]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module]
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        elif isinstance(node, ast.Constant) and _may_name(node.value):
             parts = node.value.split(".")
             is_name = _INNER_NAME.fullmatch(node.value) and is_module(".".join(parts[:2]))
             names = [node.value] if is_name else []
         else:
             continue
         yield from (name for name in names if name.split(".")[0] == "headrace" and is_inner(name))
+
+
+def _may_name(value: object) -> TypeGuard[str]:
+    return isinstance(value, str) and value.startswith("headrace.")
 
 
 def is_inner(name: str) -> bool:
@@ -249,14 +253,14 @@ def is_module(name: str) -> bool:
 
 
 def read(path: Path) -> Module:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     tests = [
         node
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("test_")
     ]
-    inner = tuple(sorted(set(inner_modules(tree))))
+    inner = tuple(sorted(set(inner_modules(nodes))))
     return Module(path.relative_to(TESTS).as_posix(), len(tests), inner)
 
 

@@ -223,6 +223,7 @@ def test_secrets_are_named_and_never_shown(
         driver.run()
 
 
+@pytest.mark.soak
 def test_a_broker_that_is_killed_and_started_again_holds_up_a_job_and_no_more(
     topics: Topics, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.changes import context_of
 from tests.support.processes import Deadline, SystemClock, kill, until, wait_until
 from tests.support.runs import JobControl
 from tests.support.servers import PostgresServer
+from tests.support.soak import more
 
 import headrace as hr
 from headrace import Job
@@ -24,6 +25,7 @@ from headrace.coordinator.deployment import deploy
 from headrace.coordinator.driver_loop import RetryPolicy, run_epochs, start_driver
 from headrace.testing import TestDriver, each_at
 
+POINTS = ["commit.published", "sink.sent", "sink.committed"]
 FOREVER = "synchronous_standby_names = 'nobody'"
 WAITING = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 
@@ -166,7 +168,7 @@ def in_a_process(server: PostgresServer, home: Path, point: str) -> subprocess.P
     return subprocess.Popen([sys.executable, "-c", _DRIVER, server.url, str(home), point])
 
 
-@pytest.mark.parametrize("point", ["commit.published", "sink.sent", "sink.committed"])
+@pytest.mark.parametrize("point", more(["sink.sent"], POINTS))
 def test_a_driver_that_is_killed_is_followed_by_one_that_ends_its_epoch(
     server: PostgresServer, tmp_path: Path, point: str
 ) -> None:

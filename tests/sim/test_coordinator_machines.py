@@ -31,7 +31,7 @@ met: Counter[str] = Counter()
 batches: set[int] = set()
 
 
-@pytest.mark.parametrize("batch", more(QUICK, range(200), share=40))
+@pytest.mark.parametrize("batch", more(QUICK, range(200), share=100))
 def test_whatever_happens_all_that_always_holds_does(batch: int) -> None:
     run_batch(batch)
 

@@ -152,8 +152,11 @@ def _trims(world: World, bus: FileBus) -> None:
     world.trim(bus)
 
 
-@pytest.mark.parametrize("before", [0, 1, 3, 4, 9])
-@pytest.mark.parametrize("acts", [_appends, _files, _trims])
+BEFORE = (0, 1, 3, 4, 9)
+EVERY = [(acts, before) for acts in (_appends, _files, _trims) for before in BEFORE]
+
+
+@pytest.mark.parametrize(("acts", "before"), more([*EVERY[:5], *EVERY[5::2]], EVERY))
 def test_whoever_is_frozen_at_any_step_stops_nobody_and_loses_nothing(
     tmp_path: Path, acts: Callable[[World, FileBus], None], before: int
 ) -> None:

@@ -31,6 +31,7 @@ from tests.support.changes import (
     with_settings,
 )
 from tests.support.limits import MERGE_OFTEN, limited
+from tests.support.soak import more
 
 import headrace as hr
 from headrace.errors import HeadraceError, NotOwnerError
@@ -84,6 +85,8 @@ CASES = [
     for point in points
     for nth in ((1, 2) if way == "bus" and point in TWICE else (1,))
 ]
+QUICK = [case for case in CASES if f"{case[0]} in parts" not in COMMANDS]
+"""A command over parts goes through all steps of the same one over a job of one part."""
 
 
 def prepared(chain: Chain, name: str) -> None:
@@ -98,7 +101,7 @@ def prepared(chain: Chain, name: str) -> None:
     driver.crash()
 
 
-@pytest.mark.parametrize(("name", "point", "nth"), CASES)
+@pytest.mark.parametrize(("name", "point", "nth"), more(QUICK, CASES))
 def test_a_command_that_freezes_undoes_nothing_of_who_has_gone_on(
     tmp_path: Path, name: str, point: str, nth: int
 ) -> None:

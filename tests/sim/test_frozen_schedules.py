@@ -324,7 +324,7 @@ def play(seed: int, home: Path) -> None:
 
 
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("batch", more(range(1), range(500), share=100))
+@pytest.mark.parametrize("batch", more(range(1), range(500), share=250))
 def test_each_row_is_there_once_whoever_freezes_and_wakes(tmp_path: Path, batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         play(seed, tmp_path / str(seed))

@@ -20,6 +20,7 @@ from tests.support.changes import (
     with_settings,
 )
 from tests.support.hosts import silent_tasks
+from tests.support.soak import more
 
 import headrace as hr
 from headrace.errors import PartsError, UnavailableError
@@ -44,6 +45,7 @@ ENDING = (
     "slot.ran",
     "slot.output_written",
 )
+WAYS = ("bus", "exchange")
 ONE_PART = STEPS[:3] + STEPS[5:]
 
 
@@ -152,11 +154,15 @@ def test_each_start_after_the_end_is_a_run_of_its_own(runs: Runs) -> None:
     assert held <= named
 
 
-@pytest.mark.parametrize("point", ENDING)
+@pytest.mark.parametrize(
+    ("point", "via"),
+    more(
+        [(point, WAYS[n % 2] if "feed" not in point else "bus") for n, point in enumerate(ENDING)],
+        [(point, via) for point in ENDING for via in WAYS if (point[:4], via) != ("feed", WAYS[1])],
+    ),
+)
 def test_each_stage_hears_of_the_end_once_whoever_dies_on_the_way(via: str, point: str) -> None:
     """At the last two passes, which are those of the epochs of the end."""
-    if via == "exchange" and point.startswith("feed."):
-        return
     runs = Runs(via)
     with runs.driver, points_passed() as passed:
         runs.feed(0, 50)

@@ -21,6 +21,7 @@ from tests.support.changes import (
     savepoints,
     with_settings,
 )
+from tests.support.soak import crossed
 
 import headrace as hr
 from headrace.errors import CorruptDataError, InvalidInputError, PartsError
@@ -56,8 +57,7 @@ def finish(driver: TestDriver, world: World) -> None:
     world.check()
 
 
-@pytest.mark.parametrize("running", [False, True])
-@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize(("kind", "running"), crossed(list(JOBS), [False, True]))
 def test_another_job_goes_on_as_if_it_were_the_first(
     kind: str, running: bool, tmp_path: Path
 ) -> None:
@@ -71,8 +71,7 @@ def test_another_job_goes_on_as_if_it_were_the_first(
         finish(driver, world)
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 8])
-@pytest.mark.parametrize("kind", ["rocksdb", "columnar"])
+@pytest.mark.parametrize(("kind", "tasks"), crossed(["columnar", "rocksdb"], [1, 2, 8]))
 def test_another_number_of_tasks(kind: str, tasks: int, tmp_path: Path) -> None:
     driver, world = started(kind, tmp_path)
     with driver:

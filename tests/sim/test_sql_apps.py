@@ -159,7 +159,7 @@ def check(query: str, dice: random.Random, *, crashes: bool) -> int:
 
 
 @pytest.mark.parametrize("at", range(len(QUERIES)))
-@pytest.mark.parametrize("seed", more([0], range(20), share=80))
+@pytest.mark.parametrize("seed", more([0], range(20), share=300))
 def test_a_table_is_what_duckdb_makes_of_the_same_rows(at: int, seed: int) -> None:
     assert check(QUERIES[at], random.Random(f"{seed}/{at}"), crashes=True) > 3
 

@@ -379,13 +379,13 @@ CASES = WITHIN | MERGED | LIMITED | RANKED | JOINED | TABLES | ONCE
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("seed", more([0], range(20), share=80))
+@pytest.mark.parametrize("seed", more([0], range(20), share=300))
 def test_a_query_over_queries_makes_what_duckdb_makes(name: str, seed: int) -> None:
     assert check(CASES[name], random.Random(f"{seed}/{name}")) > 2
 
 
 @pytest.mark.parametrize("name", CHANGING)
-@pytest.mark.parametrize("seed", more([0], range(20), share=80))
+@pytest.mark.parametrize("seed", more([0], range(20), share=300))
 def test_the_last_rows_are_what_duckdb_makes(name: str, seed: int) -> None:
     assert check(CHANGING[name], random.Random(f"{seed}/{name}"), is_changing=True) > 2
 
@@ -407,7 +407,7 @@ def tables_of(dice: random.Random) -> dict[str, list[Row]]:
 
 
 @pytest.mark.parametrize("name", OF_TABLES)
-@pytest.mark.parametrize("seed", more([0], range(20), share=80))
+@pytest.mark.parametrize("seed", more([0], range(20), share=300))
 def test_a_join_of_tables_follows_both(name: str, seed: int) -> None:
     """With rows that delete their key, and rows that fit the condition no more."""
     dice = random.Random(f"{seed}/{name}")

@@ -120,7 +120,7 @@ def assert_windows(table: str, found: list[Row], fed: list[Row], note: object = 
 MOMENTS = ["epoch.planned", "epoch.before_commit", "commit.published", "epoch.output_published"]
 
 
-@pytest.mark.parametrize("seed", more([0], range(60)))
+@pytest.mark.parametrize("seed", more([0], range(60), share=30))
 def test_at_every_moment_an_answer_is_of_what_one_epoch_committed(seed: int) -> None:
     dice = random.Random(seed)
     fed = orders(dice, 40, BEGIN)

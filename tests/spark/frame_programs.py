@@ -25,8 +25,8 @@ def session(home: Path) -> SparkSession:
 
 
 def copy_all(spark: SparkSession, home: Path) -> None:
-    """Write what is in a stream to another one by a query with a checkpoint, in four batches."""
-    rows = spark.readStream.format("headrace").options(home=str(home), maxRows=ROWS // 4)
+    """Write what is in a stream to another one by a query with a checkpoint, in three batches."""
+    rows = spark.readStream.format("headrace").options(home=str(home), maxRows=1 + ROWS // 3)
     query = (
         rows.load("events").selectExpr("id", "kind", "id * 2 twice")
         .writeStream.format("headrace").options(home=str(home), create=True, stream="copied")

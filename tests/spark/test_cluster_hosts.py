@@ -92,10 +92,10 @@ class Fed:
         assert sum(fed.values()) == sum(self.world.store(JOB, "n").values())
 
 
-def test_tasks_of_a_host_that_freezes_or_dies_go_to_their_standbys(
+def test_tasks_of_a_host_that_freezes_go_to_their_standbys(
     tmp_path: Path, cluster: SparkCluster
 ) -> None:
-    """A host that freezes closes no connection, and is used again when it wakes."""
+    """It closes no connection, and is used again when it wakes."""
     world = world_on(
         cluster.url,
         tmp_path / "home",
@@ -105,13 +105,6 @@ def test_tasks_of_a_host_that_freezes_or_dies_go_to_their_standbys(
         "job.hotstandby.replicationcount=1",
     )
     fed = Fed(world)
-
-    def failed_over(lost: str, since: int) -> None:
-        after, counts = homes(world), world.state(JOB).counts
-        for name, host in before.items():
-            assert after[name] == (copies[name][0].host if host == lost else host)
-        moved = sum(host == lost for host in before.values())
-        assert counts["standby.failover"] == since + moved
 
     with Driver(JOB, world) as driver:
         while not fed.rows or not is_spread(world) or not is_covered(world):
@@ -123,7 +116,10 @@ def test_tasks_of_a_host_that_freezes_or_dies_go_to_their_standbys(
         cluster.freeze(number)
         world.open_gate("draw")
         fed.await_all(driver)
-        failed_over(lost, 0)
+        for name, host in homes(world).items():
+            assert host == (copies[name][0].host if before[name] == lost else before[name])
+        moved = sum(host == lost for host in before.values())
+        assert world.state(JOB).counts["standby.failover"] == moved
         told = story(world, JOB)
         assert any("have sent no heartbeat for" in text for text in told), told
         assert any(text.startswith(f"host {address} was lost") for text in told), told
@@ -133,13 +129,6 @@ def test_tasks_of_a_host_that_freezes_or_dies_go_to_their_standbys(
         while not is_spread(world) or not is_covered(world):
             fed.feed(driver)
         assert f"host {address} came back" in story(world, JOB)
-
-        before, copies = homes(world), world.state(JOB).standbys
-        done = world.state(JOB).counts["standby.failover"]
-        number = next(n for n in range(HOSTS) if host_id(cluster, n) in set(before.values()))
-        cluster.kill_worker(number)
-        fed.feed(driver, 100)
-        failed_over(host_id(cluster, number), done)
         driver.terminate()
         driver.wait()
     assert "standby.no_failover" not in world.state(JOB).counts
@@ -213,6 +202,7 @@ def feeding(world: World) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.soak
 def test_a_host_is_drained_and_gets_its_tasks_back(tmp_path: Path, cluster: SparkCluster) -> None:
     """While rows come in; it is used again, and gets new processes."""
     sets = ("job.tasks=6", "placement.max_moves=1", "job.slot_silence_s=60")

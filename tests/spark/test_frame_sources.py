@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.homes import load_settings
 from tests.support.jobs import ticking
 from tests.support.runs import Epochs, World, on_spark, read_stream, run_driver, run_job
+from tests.support.soak import more
 
 import headrace as hr
 from headrace import spark as headrace_spark
@@ -45,6 +46,7 @@ def test_a_table_of_a_database_is_read_by_several_tasks_once(
     assert found == {shop: (50, float(sum(range(shop, 200, 4)))) for shop in range(4)}
 
 
+@pytest.mark.soak
 def test_rows_that_are_made_by_a_clock_count_once_whoever_dies(
     spark: SparkSession, world: World
 ) -> None:
@@ -63,7 +65,7 @@ def test_rows_that_are_made_by_a_clock_count_once_whoever_dies(
     assert len(values) >= before + 300
 
 
-@pytest.mark.parametrize("form", ["rate", "rate-micro-batch"])
+@pytest.mark.parametrize("form", more(["rate"], ["rate", "rate-micro-batch"]))
 def test_a_bounded_job_over_rows_that_are_made_by_a_clock_ends(
     spark: SparkSession, world: World, form: str
 ) -> None:
@@ -74,6 +76,7 @@ def test_a_bounded_job_over_rows_that_are_made_by_a_clock_ends(
     assert values == list(range(len(values)))
 
 
+@pytest.mark.soak
 def test_available_now_over_rows_that_are_made_by_a_clock_ends(
     spark: SparkSession, tmp_path: Path
 ) -> None:

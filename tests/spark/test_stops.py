@@ -89,6 +89,7 @@ def test_an_error_of_the_users_code_is_told_as_it_was(spark: SparkSession, world
     assert world.leftovers("failing") == []
 
 
+@pytest.mark.soak
 def test_a_recovery_that_stands_still_ends_in_an_error(spark: SparkSession, world: World) -> None:
     """A segment that cannot be opened: a pipe that nobody writes to stands for the disk."""
     world.feed(200)

@@ -28,6 +28,7 @@ def freeze(driver: Driver, world: World) -> bool:
     return True
 
 
+@pytest.mark.soak
 def test_a_driver_that_waits_for_input_is_taken_over(world: World) -> None:
     """It finds that by itself, and ends; nothing is doubled, and the story names both."""
     world.feed(100)

@@ -93,11 +93,14 @@ def order(user: str, price: int, at: int = 0) -> dict[str, Any]:
     return {"user": user, "price": price, "at": BASE + at}
 
 
-@pytest.fixture(params=["entries", "tables"])
-def driver(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TestDriver]:
-    """Both forms of aggregates' stores show the same."""
+@pytest.fixture(params=["entries", "tables"], scope="module")
+def driver(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[TestDriver]:
+    """Both forms of aggregates' stores show the same; tests only look."""
     job = shop if request.param == "entries" else columnar_shop
-    with TestDriver(job, tasks=3, home=tmp_path, key_groups=16) as made:
+    home = tmp_path_factory.mktemp("shop")
+    with TestDriver(job, tasks=3, home=home, key_groups=16) as made:
         made.create("orders", COLUMNS, partitions=2, time="at", key=["user"])
         made.feed("orders", [order("ann", 3), order("bob", 4, 5_000), order("cat", 5)])
         made.run()

@@ -12,6 +12,7 @@ import pytest
 from tests.support.changes import JobReader, entries_at, newest_base, readers, with_settings
 from tests.support.faults import before_sources_open
 from tests.support.limits import limit
+from tests.support.soak import more
 
 import headrace as hr
 from headrace.errors import CorruptDataError, InvalidInputError
@@ -72,7 +73,7 @@ def feed(driver: TestDriver, number: int) -> None:
     driver.run()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", more(range(2), range(40)))
 def test_every_kept_epoch_is_as_it_was(make: Callable[..., TestDriver], seed: int) -> None:
     """Through crashes and restarts, snapshots, sweeps and pruned manifests."""
     rng = random.Random(seed)
