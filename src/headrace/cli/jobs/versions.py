@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from headrace.bus import Bus, Fence
-    from headrace.clock import Clock
-    from headrace.config import Settings
+    from headrace.bus import Fence
+    from headrace.coordinator.job_storage import JobContext
     from headrace.coordinator.manifest import JobState
     from headrace.coordinator.operations.compare import StreamComparison
     from headrace.coordinator.operations.merge import MergeFunction, MergeResult, SinkBackfillResult
@@ -194,13 +193,9 @@ def merge(  # noqa: PLR0913, PLR0917 - one for each option
         headrace jobs merge shop shop-backfill --merge-job shop.py
     """
     from headrace.cli.job_loader import load_job
-    from headrace.clock import SystemClock
 
-    code, clock = None if by is None else load_job(by), SystemClock()
-    keys = column_names(key)
-    found = merge_into(
-        job, other, code, keys, wait, home, clock, config=config, overrides=overrides
-    )
+    code, keys = None if by is None else load_job(by), column_names(key)
+    found = merge_into(job, other, code, keys, wait, home, config=config, overrides=overrides)
     if as_json:
         given = [asdict(one) for one in found.given]
         outputs = [asdict(one) for one in found.merged]
@@ -232,14 +227,13 @@ class MergeOutcome(NamedTuple):
     given: list[SinkBackfillResult]
 
 
-def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
+def merge_into(
     job: str,
     other: str,
     code: Job | None,
     key: Sequence[str],
     wait_s: float,
     home: Path | None,
-    clock: Clock,
     *,
     config: Path | None = None,
     overrides: list[str] | None = None,
@@ -253,12 +247,12 @@ def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
         key: columns that tell rows apart; none: the streams' own, and the window.
         wait_s: for the epoch under way of a live driver.
         home: of ``--home``.
-        clock: time and names.
         config: of ``--config``: it may say where sinks are, such as the warehouse.
         overrides: of ``--set``; the same.
     """
     from headrace.cli.jobs.access import locate_job as find_existing
     from headrace.cli.jobs.access import require_stopped
+    from headrace.clock import SystemClock
     from headrace.control.quiesce import quiesced
     from headrace.coordinator.inspection.job_reader import part_readers
     from headrace.coordinator.job_storage import DriverLock, JobContext, newest_storage
@@ -269,17 +263,17 @@ def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
     )
     from headrace.files import Files
 
-    settings = find_existing(job, home, config, overrides).settings
+    settings, clock = find_existing(job, home, config, overrides).settings, SystemClock()
     states = [reader.state() for reader in part_readers(settings, other)]
     require_stopped(settings, other, clock)
     _check_ended(other, states)
     run = states[0].lineage
     function = None if code is None else code.merge
     with open_home_bus(settings) as bus, DriverLock(newest_storage(settings, other), other, clock):
-        what = _merge_inputs(settings, job, other, code, bus, clock)
         context = JobContext(settings, job, bus, Files(), clock)
+        what = _merge_inputs(context, other, code)
         with quiesced(context, other, wait_s) as fence:
-            note = _note(settings, other, run, what.streams, bus)
+            note = _note(context, other, run, what.streams)
             by_function = function is not None
             check_same_merge(note, other, tuple(key), by_function=by_function)
             ruled = replace(note, key=tuple(key), by_function=by_function, is_applied=True)
@@ -302,7 +296,7 @@ def _merged(
 
     from headrace.coordinator.operations.merge import SinkBackfill, choose_rows, live_wins
 
-    parts, bus = note.parts, what.bus
+    parts, bus, clock = note.parts, what.context.bus, what.context.clock
     with ExitStack() as stack:
         chosen = [
             stack.enter_context(
@@ -322,7 +316,13 @@ def _merged(
         gifts = [
             stack.enter_context(
                 SinkBackfill(
-                    bus.stream(stream), binding, what.job, run, parts[name], what.clock, function
+                    bus.stream(stream),
+                    binding,
+                    what.context.job,
+                    run,
+                    parts[name],
+                    clock,
+                    function,
                 )
             )
             for name, (stream, binding) in what.sinks.items()
@@ -348,9 +348,7 @@ def _check_ended(job: str, states: Sequence[JobState]) -> None:
 class _MergeInputs:
     """The live job, the streams that belong together, and of each sink what was kept for it."""
 
-    job: str
-    bus: Bus
-    clock: Clock
+    context: JobContext
     pairs: dict[str, tuple[str, str]]
     sinks: dict[str, tuple[str, SinkBinding]]
     is_alike: bool = False
@@ -362,9 +360,7 @@ class _MergeInputs:
         return found | {name: stream for name, (stream, _) in self.sinks.items()}
 
 
-def _merge_inputs(
-    settings: Settings, job: str, other: str, code: Job | None, bus: Bus, clock: Clock
-) -> _MergeInputs:
+def _merge_inputs(context: JobContext, other: str, code: Job | None) -> _MergeInputs:
     from headrace.coordinator.deployment import make_plan
     from headrace.coordinator.operations.paired_jobs import (
         job_outputs,
@@ -374,10 +370,11 @@ def _merge_inputs(
     from headrace.errors import InvalidInputError
     from headrace.sources.bounded_bus import with_dataframes
 
+    settings, job, bus = context.settings, context.job, context.bus
     first, second = (job_outputs(settings, name) for name in (job, other))
     pairs, kept = paired_outputs(first, second), kept_for_sinks(first, second)
     if not kept:
-        return _MergeInputs(job, bus, clock, pairs, {})
+        return _MergeInputs(context, pairs, {})
     if code is None:
         summary = ", ".join(first.sinks[name] for name in kept)
         raise InvalidInputError(
@@ -395,18 +392,16 @@ def _merge_inputs(
     for name in kept:
         bindings[name].sink.beneath()  # what it refuses is refused before a row is appended
     sinks = {name: (stream, bindings[name]) for name, stream in kept.items()}
-    return _MergeInputs(job, bus, clock, pairs, sinks)
+    return _MergeInputs(context, pairs, sinks)
 
 
-def _note(
-    settings: Settings, other: str, run: str, streams: Mapping[str, str], bus: Bus
-) -> MergeMarker:
+def _note(context: JobContext, other: str, run: str, streams: Mapping[str, str]) -> MergeMarker:
     """Return what the merge goes by: one that was begun, by what it was begun with."""
     from headrace.coordinator.operations.compare import part_count
     from headrace.coordinator.operations.paired_jobs import MergeMarker, unfinished_merge
 
-    note = unfinished_merge(settings, other, run)
+    note = unfinished_merge(context.settings, other, run)
     if note is None:
-        parts = {name: part_count(bus.stream(one)) for name, one in streams.items()}
+        parts = {name: part_count(context.bus.stream(one)) for name, one in streams.items()}
         return MergeMarker(run, parts, is_applied=False)
     return replace(note, parts={name: note.parts.get(name, 1) for name in streams})
