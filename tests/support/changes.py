@@ -481,7 +481,8 @@ def merge_run(
         more: ``config`` and ``overrides``, as of the command.
     """
     name = job or (code.name if code is not None else "")
-    return merge_into(name, f"{name}-backfill", code, key, wait_s, home, **more)
+    words = (name, f"{name}-backfill", code, key, wait_s, home, SystemClock())
+    return merge_into(*words, **more)
 
 
 def with_own_outputs(driver: TestDriver, job: hr.Job, apart: str | None) -> hr.Job:

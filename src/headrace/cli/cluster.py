@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -90,13 +89,13 @@ def drain(
     from headrace.clock import SystemClock
 
     settings, clock = settings_of(home), SystemClock()
-    target = _DrainTarget(settings, _named(settings, host), undo, clock)
+    named = _named(settings, host)
     if job is None:
-        found, asked = target.drain_all()
+        found, asked = _for_all(settings, named, clock, undo=undo)
     else:
-        found, asked = None, [target.ask(_job(settings, job, clock))]
+        found, asked = None, [_ask(settings, _job(settings, job, clock), named, clock, undo=undo)]
     if not undo:
-        target.await_empty([one for one in asked if one.runs], wait, quiet=as_json)
+        _await_empty([one for one in asked if one.runs], wait, clock, quiet=as_json)
     for one in asked:
         view = _view_of(one)
         if as_json:
@@ -142,122 +141,61 @@ def _jobs(settings: Settings, clock: Clock) -> Iterator[_Job]:
             yield _job(settings, name, clock)
 
 
-@dataclass(frozen=True)
-class _DrainTarget:
-    """A host, by the name that the user gave, that jobs of a home are to leave or use again."""
+def _for_all(
+    settings: Settings, named: str, clock: Clock, *, undo: bool
+) -> tuple[CordonedHost, list[_DrainRequest]]:
+    """Note beside the jobs that all are to leave a host, or not any more, and ask those that run.
 
-    settings: Settings
-    named: str
-    undo: bool
-    clock: Clock
+    Returns:
+        The host, and the jobs that were asked.
+    """
+    from headrace.coordinator.drain import CordonedHosts, parts_with_host
+    from headrace.files import Files
 
-    def drain_all(self) -> tuple[CordonedHost, list[_DrainRequest]]:
-        """Note beside the jobs that all are to leave, or not any more, and ask those that run.
-
-        Returns:
-            The host, and the jobs that were asked.
-        """
-        from headrace.coordinator.drain import CordonedHosts, parts_with_host
-        from headrace.files import Files
-
-        note = CordonedHosts(self.settings.jobs_dir, Files())
-        jobs = list(_jobs(self.settings, self.clock))
-        hosts = {name: one for job in jobs for name, one in job.state.hosts.items()}
-        found = self._resolve(hosts, note)
-        runs = [
-            job
-            for job in jobs
-            if job.runs and any(found.means(*one) for one in job.state.hosts.items())
-        ]
-        for job in () if self.undo else runs:  # one that cannot do without it refuses for all
-            parts_with_host({job.readers[0].root: job.state}, self.named, undo=False)
-        if self.undo:
-            for one in note.read():
-                if one == found or one.means(found.host, _held(hosts, found)):
-                    note.remove(one)
-        else:
-            note.add(found)
-        return found, [self.ask(job, everywhere=True) for job in runs]
-
-    def _resolve(self, hosts: Hosts, note: CordonedHosts) -> CordonedHost:
-        """Return the host that is named: one of a job, of those drained, or of the cluster here."""
-        from headrace.coordinator.drain import CordonedHost, find_host
-
-        named, now_ms = self.named, self.clock.now_ms()
-        try:
-            host = find_host(hosts, named)
-        except InvalidInputError:
-            for one in note.read():
-                if named in (one.host, one.address):
-                    return one
-            if named in _cluster_addresses(self.settings):
-                return CordonedHost("", named, now_ms)
-            raise
-        return CordonedHost(host, named if named == hosts[host].address else "", now_ms)
-
-    def ask(self, job: _Job, *, everywhere: bool = False) -> _DrainRequest:
-        from headrace.cli.jobs.access import show_notice
-        from headrace.control.job_handle import RunningHandle
-        from headrace.coordinator.commands import Drain
-        from headrace.coordinator.drain import parts_with_host
-        from headrace.errors import UnavailableError
-        from headrace.files import Files
-
-        command = Drain(self.named, self.undo, everywhere)
-        states = {reader.root: reader.state() for reader in job.readers}
-        if not job.runs:
-            host = self._mark(states, job.name, command)
-            return _DrainRequest(job.name, job.readers, host, runs=False)
-        try:
-            running = RunningHandle(self.settings, job.name, states, Files(), self.clock)
-            host = running.drain(command, ANSWER_S)
-        except UnavailableError:
-            if not everywhere:
-                raise
-            show_notice(
-                f"job {job.name} does not answer now; it follows what is noted, in its time"
-            )
-            found = parts_with_host(states, self.named, undo=self.undo, everywhere=True)
-            host = next(name for _, name in found.values())
-            return _DrainRequest(job.name, job.readers, host, runs=True, answers=False)
-        return _DrainRequest(job.name, job.readers, host, runs=True)
-
-    def _mark(self, states: dict[Path, JobState], job: str, command: Drain) -> str:
-        """Set the mark in the manifests of a job that does not run."""
-        from headrace.cli.jobs.access import show_notice
-        from headrace.control.job_handle import stopped_job
-        from headrace.coordinator.job_storage import DriverLock, JobContext
-        from headrace.files import Files
-
-        lock = DriverLock(next(iter(states)), job, self.clock)
-        with lock, open_home_bus(self.settings) as bus:
-            context = JobContext(self.settings, job, bus, Files(), self.clock)
-            return stopped_job(context, states, show_notice).drain(command, 0)
-
-    def await_empty(self, asked: list[_DrainRequest], wait_s: float, *, quiet: bool) -> None:
-        """Wait until no job has anything on the host; whenever that changes, show how far it is."""
-        from headrace.clock import Deadline
-        from headrace.errors import UnavailableError
-
-        deadline, said = Deadline(self.clock, wait_s), ""
-        while busy := [(one, view) for one in asked if not (view := _view_of(one)).is_empty]:
-            left = "; ".join(f"{one.job}: {_left(view)}" for one, view in busy)
-            if left != said and not quiet:
-                typer.echo(f"{left} to move", err=True)
-            said = left
-            if deadline.expired:
-                raise UnavailableError(
-                    f"after {wait_s:g} s the host still has {left}; the mark stays and tasks "
-                    "continue moving: wait with --wait, look with headrace jobs describe, or take "
-                    "it back with --undo. A job that is paused moves nothing"
-                )
-            self.clock.sleep(POLL_S)
+    note = CordonedHosts(settings.jobs_dir, Files())
+    jobs = list(_jobs(settings, clock))
+    hosts = {name: one for job in jobs for name, one in job.state.hosts.items()}
+    found = _resolve_host(settings, hosts, note, named, clock)
+    runs = [
+        job
+        for job in jobs
+        if job.runs and any(found.means(*one) for one in job.state.hosts.items())
+    ]
+    for job in () if undo else runs:  # one that cannot do without it refuses for all
+        parts_with_host({job.readers[0].root: job.state}, named, undo=False)
+    if undo:
+        for one in note.read():
+            if one == found or one.means(found.host, _held(hosts, found)):
+                note.remove(one)
+    else:
+        note.add(found)
+    asked = [_ask(settings, job, named, clock, undo=undo, everywhere=True) for job in runs]
+    return found, asked
 
 
 def _held(hosts: Hosts, found: CordonedHost) -> HostState:
     from headrace.coordinator.host_state import HostState
 
     return hosts.get(found.host, HostState(found.address))
+
+
+def _resolve_host(
+    settings: Settings, hosts: Hosts, note: CordonedHosts, named: str, clock: Clock
+) -> CordonedHost:
+    """Return the host that is named: one of a job, of those drained, or of the cluster here."""
+    from headrace.coordinator.drain import CordonedHost, find_host
+    from headrace.errors import InvalidInputError
+
+    try:
+        host = find_host(hosts, named)
+    except InvalidInputError:
+        for one in note.read():
+            if named in (one.host, one.address):
+                return one
+        if named in _cluster_addresses(settings):
+            return CordonedHost("", named, clock.now_ms())
+        raise
+    return CordonedHost(host, named if named == hosts[host].address else "", clock.now_ms())
 
 
 def _cluster_addresses(settings: Settings) -> list[str]:
@@ -285,6 +223,74 @@ def _show_drained_hosts(
         typer.echo(
             f"jobs of this home that begin later place nothing on host {name}, either, until --undo"
         )
+
+
+def _ask(
+    settings: Settings,
+    job: _Job,
+    named: str,
+    clock: Clock,
+    *,
+    undo: bool,
+    everywhere: bool = False,
+) -> _DrainRequest:
+    from headrace.cli.jobs.access import show_notice
+    from headrace.control.job_handle import RunningHandle
+    from headrace.coordinator.commands import Drain
+    from headrace.coordinator.drain import parts_with_host
+    from headrace.errors import UnavailableError
+    from headrace.files import Files
+
+    command = Drain(named, undo, everywhere)
+    states = {reader.root: reader.state() for reader in job.readers}
+    if not job.runs:
+        host = _mark(settings, states, job.name, command, clock)
+        return _DrainRequest(job.name, job.readers, host, runs=False)
+    try:
+        running = RunningHandle(settings, job.name, states, Files(), clock)
+        host = running.drain(command, ANSWER_S)
+    except UnavailableError:
+        if not everywhere:
+            raise
+        show_notice(f"job {job.name} does not answer now; it follows what is noted, in its time")
+        found = parts_with_host(states, named, undo=undo, everywhere=True)
+        host = next(name for _, name in found.values())
+        return _DrainRequest(job.name, job.readers, host, runs=True, answers=False)
+    return _DrainRequest(job.name, job.readers, host, runs=True)
+
+
+def _mark(
+    settings: Settings, states: dict[Path, JobState], job: str, command: Drain, clock: Clock
+) -> str:
+    """Set the mark in the manifests of a job that does not run."""
+    from headrace.cli.jobs.access import show_notice
+    from headrace.control.job_handle import stopped_job
+    from headrace.coordinator.job_storage import DriverLock, JobContext
+    from headrace.files import Files
+
+    with DriverLock(next(iter(states)), job, clock), open_home_bus(settings) as bus:
+        context = JobContext(settings, job, bus, Files(), clock)
+        return stopped_job(context, states, show_notice).drain(command, 0)
+
+
+def _await_empty(asked: list[_DrainRequest], wait_s: float, clock: Clock, *, quiet: bool) -> None:
+    """Wait until no job has anything on the host, saying how far it is whenever that changes."""
+    from headrace.clock import Deadline
+    from headrace.errors import UnavailableError
+
+    deadline, said = Deadline(clock, wait_s), ""
+    while busy := [(one, view) for one in asked if not (view := _view_of(one)).is_empty]:
+        left = "; ".join(f"{one.job}: {_left(view)}" for one, view in busy)
+        if left != said and not quiet:
+            typer.echo(f"{left} to move", err=True)
+        said = left
+        if deadline.expired:
+            raise UnavailableError(
+                f"after {wait_s:g} s the host still has {left}; the mark stays and tasks continue "
+                "moving: wait with --wait, look with headrace jobs describe, or take it back with "
+                "--undo. A job that is paused moves nothing"
+            )
+        clock.sleep(POLL_S)
 
 
 def _left(view: HostStatus) -> str:

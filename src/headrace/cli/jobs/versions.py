@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from headrace.bus import Fence
-    from headrace.coordinator.job_storage import JobContext
+    from headrace.bus import Bus, Fence
+    from headrace.clock import Clock
+    from headrace.config import Settings
     from headrace.coordinator.manifest import JobState
     from headrace.coordinator.operations.compare import StreamComparison
     from headrace.coordinator.operations.merge import MergeFunction, MergeResult, SinkBackfillResult
@@ -193,9 +194,13 @@ def merge(  # noqa: PLR0913, PLR0917 - one for each option
         headrace jobs merge shop shop-backfill --merge-job shop.py
     """
     from headrace.cli.job_loader import load_job
+    from headrace.clock import SystemClock
 
-    code, keys = None if by is None else load_job(by), column_names(key)
-    found = merge_into(job, other, code, keys, wait, home, config=config, overrides=overrides)
+    code, clock = None if by is None else load_job(by), SystemClock()
+    keys = column_names(key)
+    found = merge_into(
+        job, other, code, keys, wait, home, clock, config=config, overrides=overrides
+    )
     if as_json:
         given = [asdict(one) for one in found.given]
         outputs = [asdict(one) for one in found.merged]
@@ -227,13 +232,14 @@ class MergeOutcome(NamedTuple):
     given: list[SinkBackfillResult]
 
 
-def merge_into(
+def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
     job: str,
     other: str,
     code: Job | None,
     key: Sequence[str],
     wait_s: float,
     home: Path | None,
+    clock: Clock,
     *,
     config: Path | None = None,
     overrides: list[str] | None = None,
@@ -247,12 +253,12 @@ def merge_into(
         key: columns that tell rows apart; none: the streams' own, and the window.
         wait_s: for the epoch under way of a live driver.
         home: of ``--home``.
+        clock: time and names.
         config: of ``--config``: it may say where sinks are, such as the warehouse.
         overrides: of ``--set``; the same.
     """
     from headrace.cli.jobs.access import locate_job as find_existing
     from headrace.cli.jobs.access import require_stopped
-    from headrace.clock import SystemClock
     from headrace.control.quiesce import quiesced
     from headrace.coordinator.inspection.job_reader import part_readers
     from headrace.coordinator.job_storage import DriverLock, JobContext, newest_storage
@@ -263,17 +269,17 @@ def merge_into(
     )
     from headrace.files import Files
 
-    settings, clock = find_existing(job, home, config, overrides).settings, SystemClock()
+    settings = find_existing(job, home, config, overrides).settings
     states = [reader.state() for reader in part_readers(settings, other)]
     require_stopped(settings, other, clock)
     _check_ended(other, states)
     run = states[0].lineage
     function = None if code is None else code.merge
     with open_home_bus(settings) as bus, DriverLock(newest_storage(settings, other), other, clock):
+        what = _merge_inputs(settings, job, other, code, bus, clock)
         context = JobContext(settings, job, bus, Files(), clock)
-        what = _merge_inputs(context, other, code)
         with quiesced(context, other, wait_s) as fence:
-            note = _note(context, other, run, what.streams)
+            note = _note(settings, other, run, what.streams, bus)
             by_function = function is not None
             check_same_merge(note, other, tuple(key), by_function=by_function)
             ruled = replace(note, key=tuple(key), by_function=by_function, is_applied=True)
@@ -296,7 +302,7 @@ def _merged(
 
     from headrace.coordinator.operations.merge import SinkBackfill, choose_rows, live_wins
 
-    parts, bus, clock = note.parts, what.context.bus, what.context.clock
+    parts, bus = note.parts, what.bus
     with ExitStack() as stack:
         chosen = [
             stack.enter_context(
@@ -316,13 +322,7 @@ def _merged(
         gifts = [
             stack.enter_context(
                 SinkBackfill(
-                    bus.stream(stream),
-                    binding,
-                    what.context.job,
-                    run,
-                    parts[name],
-                    clock,
-                    function,
+                    bus.stream(stream), binding, what.job, run, parts[name], what.clock, function
                 )
             )
             for name, (stream, binding) in what.sinks.items()
@@ -348,7 +348,9 @@ def _check_ended(job: str, states: Sequence[JobState]) -> None:
 class _MergeInputs:
     """The live job, the streams that belong together, and of each sink what was kept for it."""
 
-    context: JobContext
+    job: str
+    bus: Bus
+    clock: Clock
     pairs: dict[str, tuple[str, str]]
     sinks: dict[str, tuple[str, SinkBinding]]
     is_alike: bool = False
@@ -360,7 +362,9 @@ class _MergeInputs:
         return found | {name: stream for name, (stream, _) in self.sinks.items()}
 
 
-def _merge_inputs(context: JobContext, other: str, code: Job | None) -> _MergeInputs:
+def _merge_inputs(
+    settings: Settings, job: str, other: str, code: Job | None, bus: Bus, clock: Clock
+) -> _MergeInputs:
     from headrace.coordinator.deployment import make_plan
     from headrace.coordinator.operations.paired_jobs import (
         job_outputs,
@@ -370,11 +374,10 @@ def _merge_inputs(context: JobContext, other: str, code: Job | None) -> _MergeIn
     from headrace.errors import InvalidInputError
     from headrace.sources.bounded_bus import with_dataframes
 
-    settings, job, bus = context.settings, context.job, context.bus
     first, second = (job_outputs(settings, name) for name in (job, other))
     pairs, kept = paired_outputs(first, second), kept_for_sinks(first, second)
     if not kept:
-        return _MergeInputs(context, pairs, {})
+        return _MergeInputs(job, bus, clock, pairs, {})
     if code is None:
         summary = ", ".join(first.sinks[name] for name in kept)
         raise InvalidInputError(
@@ -392,16 +395,18 @@ def _merge_inputs(context: JobContext, other: str, code: Job | None) -> _MergeIn
     for name in kept:
         bindings[name].sink.beneath()  # what it refuses is refused before a row is appended
     sinks = {name: (stream, bindings[name]) for name, stream in kept.items()}
-    return _MergeInputs(context, pairs, sinks)
+    return _MergeInputs(job, bus, clock, pairs, sinks)
 
 
-def _note(context: JobContext, other: str, run: str, streams: Mapping[str, str]) -> MergeMarker:
+def _note(
+    settings: Settings, other: str, run: str, streams: Mapping[str, str], bus: Bus
+) -> MergeMarker:
     """Return what the merge goes by: one that was begun, by what it was begun with."""
     from headrace.coordinator.operations.compare import part_count
     from headrace.coordinator.operations.paired_jobs import MergeMarker, unfinished_merge
 
-    note = unfinished_merge(context.settings, other, run)
+    note = unfinished_merge(settings, other, run)
     if note is None:
-        parts = {name: part_count(context.bus.stream(one)) for name, one in streams.items()}
+        parts = {name: part_count(bus.stream(one)) for name, one in streams.items()}
         return MergeMarker(run, parts, is_applied=False)
     return replace(note, parts={name: note.parts.get(name, 1) for name in streams})

@@ -385,18 +385,13 @@ def _merge(
 ) -> MergeOutcome:
     """Merge the results of a run into its job's; where that is refused, say what to do then."""
     from headrace.cli.jobs.versions import merge_into
+    from headrace.clock import SystemClock
     from headrace.errors import InvalidInputError
 
+    clock, keys = SystemClock(), column_names(key)
     try:
         return merge_into(
-            job.name,
-            name,
-            job,
-            column_names(key),
-            MERGE_WAIT_S,
-            home,
-            config=config,
-            overrides=overrides,
+            job.name, name, job, keys, MERGE_WAIT_S, home, clock, config=config, overrides=overrides
         )
     except InvalidInputError as error:
         by = _merge_command(job.name, name, target, key, home, config, overrides)
