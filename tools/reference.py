@@ -12,9 +12,10 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ForwardRef
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -85,8 +86,8 @@ def described(home: str, module: ModuleType, name: str) -> Iterator[str]:
 
 def class_parts(name: str, value: type) -> Iterator[str]:
     """Yield a class: its call, its text, its public members."""
-    is_error = issubclass(value, BaseException)
-    call = name if is_error or inspect.isabstract(value) else name + signature(value)
+    is_plain = issubclass(value, BaseException | Enum) or getattr(value, "_is_protocol", False)
+    call = name if is_plain or inspect.isabstract(value) else name + signature(value)
     yield code(call)
     yield prose(inspect.getdoc(value) or "")
     for member in sorted(members(value)):
@@ -128,16 +129,24 @@ def signature(value: Any) -> str:
         for each in found.parameters.values()
         if each.name not in {"self", "cls"}
     ]
+    parameters = [each.replace(annotation=_text(each.annotation)) for each in parameters]
     told = str(found.replace(parameters=parameters))
     return re.sub(r"(: |-> )(['\"])(.*?)\2(?=[,)= ]|$)", r"\1\3", told)  # annotations are text
+
+
+def _text(annotation: Any) -> Any:
+    """Return an annotation as it is written; those of a named tuple are references."""
+    return annotation.__forward_arg__ if isinstance(annotation, ForwardRef) else annotation
 
 
 class _Shown:
     """A default as its own words: a function by its name, a setting by its value."""
 
     def __init__(self, value: Any) -> None:
-        text = getattr(value, "__name__", None) or repr(value)
-        self._text = "..." if " at 0x" in text else text
+        text = getattr(value, "__name__", repr(value))
+        if isinstance(value, Enum):
+            text = f"{type(value).__name__}.{value.name}"
+        self._text = "..." if " at 0x" in text or text == "<factory>" else text
 
     def __repr__(self) -> str:
         """Return the words."""

@@ -16,7 +16,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-PLUGINS = ("bench", "demo", "kafka", "pipe", "serving", "sinks", "sql", "stores", "warehouse")
+PLUGINS = (
+    *("bench", "cloud", "demo", "explore", "kafka", "pipe", "serving", "sinks", "sql", "stores"),
+    *("ui", "warehouse"),
+)
 SMALL = 60
 _NO_CODE = {
     tokenize.COMMENT,

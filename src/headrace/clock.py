@@ -138,7 +138,7 @@ class SteadyClock:
         self.storage_ms, self.new_id = inner.storage_ms, inner.new_id
         self.doubt: ClockDeviation | None = None
         """What is wrong with the clock since it was last looked at; ``None``: nothing."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._line: _TimeReference | None = None
         self._seen: _TimeReference | None = None  # in the record
         self._looked_s = 0.0
@@ -146,41 +146,38 @@ class SteadyClock:
     def now_ms(self) -> int:
         """Return the time that is believed."""
         with self._lock:
-            return self._now_ms()
-
-    def _now_ms(self) -> int:
-        reading = self._inner.now_ms()
-        if self.max_jump_ms is None:
-            return reading
-        boot, up = self._inner.uptime()
-        if self._line is None:
-            self._seen = self._recorded(boot)
-            self._line = self._seen or _TimeReference(reading, up)
-            if self._seen is None:
-                self._write(boot)
-        believed = self._line.at(up)
-        if abs(reading - believed) > self.max_jump_ms and up - self._looked_s >= LOOK_S:
-            self._looked_s = up
-            line = self._recorded(boot)
-            if line is not None and line != self._seen:  # another process has accepted it
-                self._seen, believed = line, line.at(up)
-        if abs(reading - believed) <= self.max_jump_ms:
-            self._line, self.doubt = _TimeReference(reading, up), None
-            return reading
-        self.doubt = ClockDeviation(reading, int(believed))
-        return int(believed)
+            reading = self._inner.now_ms()
+            if self.max_jump_ms is None:
+                return reading
+            boot, up = self._inner.uptime()
+            if self._line is None:
+                self._seen = self._recorded(boot)
+                self._line = self._seen or _TimeReference(reading, up)
+                if self._seen is None:
+                    self._write(boot)
+            believed = self._line.at(up)
+            if abs(reading - believed) > self.max_jump_ms and up - self._looked_s >= LOOK_S:
+                self._looked_s = up
+                line = self._recorded(boot)
+                if line is not None and line != self._seen:  # another process has accepted it
+                    self._seen, believed = line, line.at(up)
+            if abs(reading - believed) <= self.max_jump_ms:
+                self._line, self.doubt = _TimeReference(reading, up), None
+                return reading
+            self.doubt = ClockDeviation(reading, int(believed))
+            return int(believed)
 
     def believe(self, wall_ms: int) -> None:
         """Continue from another time, for there is better evidence than the clock."""
         with self._lock:
-            self._now_ms()
+            self.now_ms()
             self._line = _TimeReference(wall_ms, self._inner.uptime()[1])
-            self._now_ms()
+            self.now_ms()
 
     def accept(self) -> ClockDeviation | None:
         """Believe the clock from now on; return what was wrong with it."""
         with self._lock:
-            self._now_ms()
+            self.now_ms()
             doubt, self.doubt = self.doubt, None
             boot, up = self._inner.uptime()
             self._line = _TimeReference(self._inner.now_ms(), up)

@@ -179,7 +179,7 @@ def show_watched(watch: DriverObservers, driver: TestDriver) -> None:
 def alert_watch(driver: TestDriver, live: LiveJob, told: list[str]) -> AlertWatch:
     """Return what looks at the alert rules of a live's settings, and tells a list."""
     given: dict[str, Any] = {"storage": driver.storage, "files": FILES}
-    return AlertWatch(live, driver.bus, clock=driver.clock, notify=told.append, **given)
+    return AlertWatch(live, driver.bus, notify=told.append, **given)
 
 
 def alerts(driver: TestDriver, live: LiveJob) -> list[str]:
@@ -191,7 +191,7 @@ def alerts(driver: TestDriver, live: LiveJob) -> list[str]:
 
 def asking(storage: Path, live: LiveJob) -> DriverHandle:
     """Return what the API of a driver asks of its parts by."""
-    return DriverHandle(storage, live, FILES, SystemClock())
+    return DriverHandle(storage, live, FILES)
 
 
 def api_server(
@@ -199,7 +199,7 @@ def api_server(
 ) -> ControlServer:
     """Return the API of a driver, to be started: on a free port, unless one is named."""
     wanted = ControlSettings(port=port, token_file=token_file)
-    return ControlServer(live, storage, wanted, FILES, SystemClock())
+    return ControlServer(live, storage, wanted, FILES)
 
 
 @contextmanager

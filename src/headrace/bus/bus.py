@@ -103,7 +103,7 @@ class Stream(ReadableLog):
     @property
     @abstractmethod
     def settings(self) -> StreamSettings:
-        """The current settings of the stream, by whichever process they were changed."""
+        """The current settings of the stream, whichever process changed them."""
 
     @abstractmethod
     def configure(self, *, fence: Fence | None = None, **changes: Any) -> StreamSettings:
@@ -233,10 +233,10 @@ class Stream(ReadableLog):
         """Return the offsets that readers hold, by their names."""
 
     def as_of(self, producer: Producer, sequence: int) -> list[AppendedUpTo]:
-        """Return how far each partition goes as of a sequence of a producer.
+        """Return the end of each partition as of a sequence of a producer.
 
-        What is read up to there is what was there before the producer appended under any higher
-        sequence, rows of others included. Streams that nobody appends to go to their ends.
+        Up to there are all rows, of any producer, that were appended before this producer's first
+        append above the sequence. Of streams that take no appends, it is their end.
         """
         del producer, sequence
         return [AppendedUpTo(end, -1) for end in self.ends()]

@@ -220,11 +220,11 @@ class ExternalStream(ReadOnlyStream):
     def wait_unless(
         self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
     ) -> list[int]:
-        """Return the ends as ``wait`` does, and at ``wake`` also if ``is_over`` is true by then."""
+        """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
         return self._log.wait_unless(ends, timeout_s, is_over)
 
     def wake(self) -> None:
-        """Let those who ``wait_unless`` look whether their wait is over."""
+        """Let all calls of ``wait_unless`` check ``is_over`` again."""
         self._log.wake()
 
     def note(self, reader: str, offsets: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ Taker = Callable[[int, bytes, InvalidInputError], None]
 
 
 class LogAwayError(UnavailableError):
-    """What a log is on does not answer. The epoch that reads it is dropped, and the job retries."""
+    """The server of a log does not answer. The epoch is dropped, and the job tries again."""
 
     code = "HR212"
     move = "bring it back; the job continues where it was"
@@ -37,9 +37,9 @@ class LogAwayError(UnavailableError):
 class ReadableLog(ABC):
     """A partitioned log of rows that is read by offset.
 
-    ``identity`` is what no other log has, also none that is created under its name once it was
-    removed: an offset means something only together with it. It is empty where it is unknown.
-    ``expired`` is what a job shall do whose next rows are gone, of ``EXPIRED_POLICIES``.
+    ``identity`` is unique: a log that is removed and created again under the same name has another
+    one, so that offsets are only compared within one log. It is empty if unknown. ``expired`` says
+    what a job does when its next rows are gone: one of ``EXPIRED_POLICIES``.
     """
 
     spec: StreamSpec
@@ -110,14 +110,14 @@ class ReadableLog(ABC):
     def wait_unless(
         self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
     ) -> list[int]:
-        """Return the ends as ``wait`` does, and at ``wake`` also if ``is_over`` is true by then.
+        """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true.
 
         A stream that cannot be woken waits as usual.
         """
         return self.wait(ends, 0.0 if is_over() else timeout_s)
 
     def wake(self) -> None:  # noqa: B027 - a stream need not be able to
-        """Let those who ``wait_unless`` look whether their wait is over."""
+        """Let all calls of ``wait_unless`` check ``is_over`` again."""
 
     def follow(
         self,
@@ -147,13 +147,13 @@ class ReadableLog(ABC):
 
 
 class ExternalLog(ReadableLog):
-    """A log that is not of the bus: rows can be unreadable, and others see how far it is read."""
+    """A log outside the bus: rows can be unreadable, and its tools see how far it is read."""
 
     @abstractmethod
     def refusing(self, take: Taker) -> ExternalLog:
-        """Return the same log, whose rows that cannot be read go to a function.
+        """Return the same log, which passes rows that cannot be read to a function.
 
-        Without it they are an error of ``read``.
+        Without it, they are an error of ``read``.
         """
 
     def note(self, reader: str, offsets: Sequence[int]) -> None:
@@ -166,14 +166,14 @@ class ExternalLog(ReadableLog):
 
 
 class LogConnector(Protocol):
-    """Opens what is at the addresses of a scheme: a plug-in of the group ``headrace.logs``.
+    """Opens the logs at addresses of one scheme: a plug-in of the group ``headrace.logs``.
 
-    An address names one log, with options as its query, and contains no secret: where there is
-    one, it says where to find it.
+    An address names one log, with options as its query, and contains no secret: it says
+    where to find one.
     """
 
     def mistakes(self, address: str) -> list[str]:
-        """Return what is wrong with an address, one sentence each; asks nobody."""
+        """Return the mistakes of an address, one sentence each, without a request to a server."""
         ...
 
     def name(self, address: str) -> str:
@@ -187,13 +187,13 @@ class LogConnector(Protocol):
             address: with a pattern in the place of a name.
 
         Raises:
-            InvalidInputError: it refuses.
-            LogAwayError: it does not answer.
+            InvalidInputError: the server refuses.
+            LogAwayError: the server does not answer.
         """
         ...
 
     def said(self, address: str) -> str:
-        """Return what it is, in words: the same however it is reached."""
+        """Return a description of the log; the same for all addresses that lead to it."""
         ...
 
     def spec(self, name: str, address: str, schema: pa.Schema | None) -> StreamSpec:
@@ -205,13 +205,13 @@ class LogConnector(Protocol):
             schema: the columns that the graph gives.
 
         Raises:
-            InvalidInputError: there is no such log, or not with such columns.
-            LogAwayError: it does not answer.
+            InvalidInputError: there is no such log, or it has other columns.
+            LogAwayError: the server does not answer.
         """
         ...
 
     def open(self, spec: StreamSpec, address: str) -> ExternalLog:
-        """Return the log; asks nobody until it is read."""
+        """Return the log, without a request to a server until it is read."""
         ...
 
     def sink(self, address: str) -> Any:

@@ -39,7 +39,7 @@ from headrace.records.schema import (
 
 
 class StreamReplacedError(InvalidInputError):
-    """A stream is another one than that which was read: it was removed, and created again."""
+    """A stream is not the one that was read before: it was removed and created again."""
 
     code = "HR116"
     move = "start over, or read the new stream: headrace jobs accept-streams JOB"
@@ -234,15 +234,15 @@ class Producer:
 
     @classmethod
     def of_job(cls, job: str, lineage: str) -> Producer:
-        """Return who appends what a job sends.
+        """Return the producer of a job's outputs.
 
-        Appended under a ``Fence`` of the job, its newest lineage is never forgotten, and takes
-        the place of the lineages before: no generation appends under an older one any more.
+        If it appends under a ``Fence`` of the job, its newest lineage is never forgotten and
+        replaces those before it: no generation appends under an older lineage any more.
         """
         return cls(f"job/{job}", lineage)
 
     def is_of(self, fence: Fence) -> bool:
-        """Say whether it is that of the job that a fence is of."""
+        """Say whether it belongs to the job of a fence."""
         return self.name == f"job/{fence.job}"
 
     def digest(self) -> bytes:
@@ -287,10 +287,11 @@ class Appended(NamedTuple):
 
 
 class AppendedUpTo(NamedTuple):
-    """How far a partition goes as of a sequence of a producer.
+    """The end of a partition as of a sequence of a producer.
 
-    ``next_offset`` is where the first append above the sequence begins, or else the end. What the
-    producer appends up to ``sequence`` is before that, and nothing else; -1: nothing of it.
+    ``next_offset`` is where the producer's first append above that sequence begins, or the end of
+    the partition if there is none. What the producer appended up to
+    ``sequence``, and nothing later, is before that offset; -1: it has appended nothing.
     """
 
     next_offset: int

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
-from headrace.config.fields import Section, UnfitError, setting
-from headrace.config.sections import MIB, absolute
+from headrace.config.fields import Section, read_tables, setting
+from headrace.config.sections import MIB, absolute, milliseconds
 from headrace.durations import duration_ms, duration_text
-
-_Entry = TypeVar("_Entry", bound=Section)
 
 
 def _patterns(value: object) -> object:
@@ -27,10 +23,6 @@ def _patterns(value: object) -> object:
 
 def _optional_patterns(value: object) -> object:
     return None if value is None else _patterns(value)
-
-
-def _milliseconds(value: object) -> object:
-    return duration_ms(value, "keep", least=1000) if isinstance(value, str) else value
 
 
 def _lasting(what: str) -> Callable[[object], object]:
@@ -61,7 +53,7 @@ class ExploreRule(Section):
     """
 
     streams: str = setting(read=_patterns, min_length=1)
-    keep_ms: int | None = setting(None, alias="keep", least=1000, read=_milliseconds)
+    keep_ms: int | None = setting(None, alias="keep", least=1000, read=milliseconds("keep", 1000))
     keep_bytes: int | None = setting(None, least=MIB)
     sample: int = setting(1, least=1, most=1_000_000)
     time: str | None = setting(None, min_length=1)
@@ -101,36 +93,6 @@ class Viewer(Section):
     def text(self) -> str:
         """What it says, in words."""
         return f"streams {self.streams}{'' if self.may_save else ', saves nothing'}"
-
-
-def _read_list(
-    section: type[_Entry], table: str, key: Callable[[_Entry], str]
-) -> Callable[[object], tuple[_Entry, ...]]:
-    def read(value: object) -> tuple[_Entry, ...]:
-        if isinstance(value, str):
-            try:
-                value = json.loads(value)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"it is no JSON: {error}") from error
-        if not isinstance(value, Sequence) or isinstance(value, str):
-            raise ValueError(f"tables [[{table}]] are expected")
-        found = tuple(one(number, given) for number, given in enumerate(value, 1))
-        names = [key(each) for each in found]
-        if doubled := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{doubled[0]!r} is there twice")
-        return found
-
-    def one(number: int, given: object) -> _Entry:
-        if isinstance(given, section):
-            return given
-        if not isinstance(given, Mapping):
-            raise ValueError(f"table {number} is {given!r}; a table is expected")
-        try:
-            return section.of(given)
-        except UnfitError as error:
-            raise ValueError(f"table {number}: {error}") from error
-
-    return read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +136,7 @@ class ExploreSettings(Section):
     rules: tuple[ExploreRule, ...] = setting(
         (),
         "tables `[[explore.rules]]`, or the same in JSON: what is different for some streams",
-        read=_read_list(ExploreRule, "explore.rules", lambda one: one.streams),
+        read=read_tables(ExploreRule, "explore.rules", "rule", lambda one: one.streams),
     )
 
     def rule_of(self, stream: str) -> ExploreRule | None:
@@ -219,5 +181,5 @@ class UiSettings(Section):
     viewers: tuple[Viewer, ...] = setting(
         (),
         "tables `[[ui.viewers]]`, or the same in JSON: who may see which streams",
-        read=_read_list(Viewer, "ui.viewers", lambda one: one.name),
+        read=read_tables(Viewer, "ui.viewers", "viewer", lambda one: one.name),
     )

@@ -8,13 +8,17 @@ library that builds models would take a third of the time of a short command.
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin, get_type_hints
+
+from headrace import redaction
+from headrace.errors import InvalidInputError
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path"}
@@ -298,3 +302,92 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(one) for name, one in value.items()}
     return str(value) if isinstance(value, Path) else value
+
+
+_Table = TypeVar("_Table", bound=Section)
+
+
+def read_tables(
+    section: type[_Table], key: str, noun: str, name: Callable[[_Table], str]
+) -> Callable[[object], tuple[_Table, ...]]:
+    """Return what reads a list of tables, such as ``[[alerts.rules]]``, or the same in JSON.
+
+    It raises ``ValueError``: which table is wrong, and how, or that two have one name.
+
+    Args:
+        section: of each table.
+        key: of the setting.
+        noun: what a table is, for errors.
+        name: returns what two tables may not share.
+    """
+
+    def read(value: object) -> tuple[_Table, ...]:
+        if isinstance(value, str):
+            try:
+                value = json.loads(value)
+            except json.JSONDecodeError as error:
+                raise ValueError(f"it is no JSON: {error}") from error
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise ValueError(f"tables [[{key}]] are expected")
+        found = tuple(one(f"{noun} {number}", given) for number, given in enumerate(value, 1))
+        names = [name(each) for each in found]
+        if doubled := sorted({each for each in names if names.count(each) > 1}):
+            raise ValueError(f"two {noun}s are called {doubled[0]!r}; each needs a name of its own")
+        return found
+
+    def one(which: str, given: object) -> _Table:
+        if isinstance(given, section):
+            return given
+        if not isinstance(given, Mapping):
+            raise ValueError(f"{which} is {given!r}; a table is expected")
+        try:
+            return section.of(given)
+        except UnfitError as error:
+            which += f" ({given['name']})" if given.get("name") else ""
+            raise ValueError(f"{which}: {_mistake(section, error)}") from error
+
+    return read
+
+
+def _mistake(section: type[Section], error: UnfitError) -> str:
+    """Say first which field of a table is wrong."""
+    where, reason = ".".join(error.at[:1]), error.reason
+    if error.kind == "unknown":
+        fields = ", ".join(info.shown for info in fields_of(section).values())
+        return f"unknown {where}; expected {fields}"
+    if error.kind == "missing":
+        return f"{where} is missing"
+    found = redaction.shown(where, repr(error.value))
+    return f"{where} is {found}: {reason}" if where and "is '" not in reason else reason
+
+
+def read_named(
+    section: type[_Table], table: str, given: Mapping[str, Mapping[str, Any]]
+) -> dict[str, _Table]:
+    """Return a section for each table by name, such as ``[inputs.NAME]``.
+
+    Args:
+        section: of each table.
+        table: what all of them are below.
+        given: their values by name; text stands for values of other types.
+
+    Raises:
+        InvalidInputError: something that cannot be; names the table and the field.
+    """
+    found = {}
+    for name, fields in given.items():
+        try:
+            found[name] = section.of(fields, is_text=True)
+        except UnfitError as error:
+            where = ".".join([table, name, *error.at])
+            raise InvalidInputError(f"setting {where}: {error.reason}") from None
+    return found
+
+
+def split_named(table: str, key: str) -> tuple[str, str] | None:
+    """Return name and field of a key such as ``inputs.NAME.files``; ``None``: it is none.
+
+    The names of streams may have dots.
+    """
+    name, dot, field = key.removeprefix(f"{table}.").rpartition(".")
+    return (name, field) if key.startswith(f"{table}.") and dot and name else None

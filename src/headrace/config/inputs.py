@@ -9,9 +9,8 @@ from datetime import date
 from typing import Any, Literal
 
 from headrace import redaction
-from headrace.config.fields import Section, UnfitError, fields_of, setting
+from headrace.config.fields import Section, fields_of, read_named, setting, split_named
 from headrace.config.sections import read_start, spark_texts
-from headrace.errors import InvalidInputError
 
 FRAME = "dataframe"
 FILE = "file:"
@@ -126,7 +125,7 @@ def without_secret(word: str) -> str:
     return f"{option or ''}{key}={redaction.shown(field, value)}"
 
 
-def nested(fields: dict[str, Any]) -> dict[str, Any]:
+def _nested(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of an input with those of its DataFrame, if it has any, in one table."""
     plain = {name: value for name, value in fields.items() if not name.startswith(f"{FRAME}.")}
     frame: dict[str, Any] = {}
@@ -191,7 +190,7 @@ class InputSettings(Section):
     @classmethod
     def read_given(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Take one path, or offset, without a list; in text several are separated by commas."""
-        read = dict(given)
+        read = _nested(given)
         for name in ("files", "from_offset", "to_offset"):
             value = read.get(name)
             if isinstance(value, str):
@@ -276,15 +275,9 @@ FIELDS = (*_PLAIN, *FRAME_FIELDS)
 
 
 def split_key(key: str) -> tuple[str, str] | None:
-    """Return input and field that a key of settings names; ``None``: it names none.
-
-    The names of streams may have dots.
-    """
-    if not key.startswith(INPUT_KEY):
-        return None
-    rest = key.removeprefix(INPUT_KEY)
-    name, dot, field = rest.rpartition(".")
-    return split_frame_key(rest) or ((name, field) if dot and name else None)
+    """Return input and field that a key of settings names; ``None``: it names none."""
+    named = split_named(INPUTS, key)
+    return named and (split_frame_key(key.removeprefix(INPUT_KEY)) or named)
 
 
 def read_inputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSettings]:
@@ -293,11 +286,4 @@ def read_inputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, InputSettin
     Raises:
         InvalidInputError: something that cannot be; names the input.
     """
-    found = {}
-    for name, fields in given.items():
-        try:
-            found[name] = InputSettings.of(nested(dict(fields)), is_text=True)
-        except UnfitError as error:
-            where = ".".join([INPUT_KEY + name, *error.at])
-            raise InvalidInputError(f"setting {where}: {error.reason}") from None
-    return found
+    return read_named(InputSettings, INPUTS, given)

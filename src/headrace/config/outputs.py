@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.config.fields import Section, UnfitError, setting
+from headrace.config.fields import Section, read_named, setting, split_named
 from headrace.config.inputs import FILE
-from headrace.errors import InvalidInputError
 
 OUTPUTS = "outputs"
-OUTPUT_KEY = f"{OUTPUTS}."
 OUTPUT_FIELDS = ("address",)
 
 
@@ -36,8 +34,7 @@ class OutputSettings(Section):
 
 def split_output_key(key: str) -> tuple[str, str] | None:
     """Return output and field that a key of settings names; ``None``: it names none."""
-    name, dot, field = key.removeprefix(OUTPUT_KEY).rpartition(".")
-    return (name, field) if key.startswith(OUTPUT_KEY) and dot and name else None
+    return split_named(OUTPUTS, key)
 
 
 def read_outputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, OutputSettings]:
@@ -46,11 +43,4 @@ def read_outputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, OutputSett
     Raises:
         InvalidInputError: something that cannot be; names the output.
     """
-    found = {}
-    for name, fields in given.items():
-        try:
-            found[name] = OutputSettings.of(dict(fields), is_text=True)
-        except UnfitError as error:
-            where = ".".join([OUTPUT_KEY + name, *error.at])
-            raise InvalidInputError(f"setting {where}: {error.reason}") from None
-    return found
+    return read_named(OutputSettings, OUTPUTS, given)

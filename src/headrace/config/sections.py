@@ -6,15 +6,14 @@ tree.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from headrace.config.fields import Section, UnfitError, setting
+from headrace.config.fields import Section, read_tables, setting
 from headrace.durations import duration_ms, duration_text, moment_ms
 from headrace.errors import InvalidInputError
 
@@ -38,6 +37,15 @@ def spark_texts(table: object) -> object:
     if not isinstance(table, Mapping):
         return table
     return {name: spark_text(value) for name, value in table.items()}
+
+
+def milliseconds(what: str, least: int) -> Callable[[object], object]:
+    """Return what reads a duration, such as ``10m``, as milliseconds; what is no text stays."""
+
+    def read(value: object) -> object:
+        return duration_ms(value, what, least=least) if isinstance(value, str) else value
+
+    return read
 
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -136,10 +144,6 @@ _COUNTED = {"lag": "rows", "restart_loop": "starts", "standby_behind": "epochs"}
 _LASTING = ("no_output", "restart_loop")
 
 
-def _milliseconds(value: object) -> object:
-    return duration_ms(value, "for", least=0) if isinstance(value, str) else value
-
-
 @dataclass(frozen=True, kw_only=True)
 class AlertRule(Section):
     """One rule: what is watched, from where on it is too much, for how long, and who gets it.
@@ -152,7 +156,7 @@ class AlertRule(Section):
     name: str = setting(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
     kind: Kind = setting()
     above: int | None = setting(None, least=0)
-    for_ms: int = setting(0, alias="for", least=0, read=_milliseconds)
+    for_ms: int = setting(0, alias="for", least=0, read=milliseconds("for", 0))
     to: tuple[Place, ...] | None = setting(None)
 
     def check(self) -> None:
@@ -183,50 +187,6 @@ class AlertRule(Section):
                 return f"a standby more than {self.above:,} epochs behind{lasting}"
 
 
-def read_rules(value: object) -> tuple[AlertRule, ...]:
-    """Return rules from what a settings file has, or from the same in JSON.
-
-    Raises:
-        ValueError: which rule is wrong, and how.
-    """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"it is no JSON: {error}") from error
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ValueError("tables [[alerts.rules]] are expected")
-    rules = tuple(_rule(number, one) for number, one in enumerate(value, 1))
-    names = [rule.name for rule in rules]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two rules are called {doubled[0]!r}; each needs a name of its own")
-    return rules
-
-
-def _rule(number: int, found: object) -> AlertRule:
-    if isinstance(found, AlertRule):
-        return found
-    if not isinstance(found, Mapping):
-        raise ValueError(f"rule {number} is {found!r}; a table is expected")
-    try:
-        return AlertRule.of(found)
-    except UnfitError as error:
-        which = f"rule {number} ({found['name']})" if found.get("name") else f"rule {number}"
-        raise ValueError(f"{which}: {_reason(error)}") from error
-
-
-def _reason(error: UnfitError) -> str:
-    """Say what is wrong first, in the words of the rule."""
-    where = ".".join(error.at[:1])
-    if error.kind == "unknown":
-        fields = ["name", "kind", "above", "for", "to"]
-        return f"unknown {where}; expected {', '.join(fields)}"
-    if error.kind == "missing":
-        return f"{where} is missing"
-    reason = error.reason
-    return f"{where} is {error.value!r}: {reason}" if where and "is '" not in reason else reason
-
-
 @dataclass(frozen=True, kw_only=True)
 class ObserveSettings(Section):
     """What is looked at beside the results."""
@@ -241,7 +201,9 @@ class AlertSettings(Section):
     """What is wrong with a job, and who gets the alert."""
 
     rules: tuple[AlertRule, ...] = setting(
-        (), "tables `[[alerts.rules]]`, or the same in JSON: when to alert", read=read_rules
+        (),
+        "tables `[[alerts.rules]]`, or the same in JSON: when to alert",
+        read=read_tables(AlertRule, "alerts.rules", "rule", lambda one: one.name),
     )
     webhook: str | None = setting(
         None,

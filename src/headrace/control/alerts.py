@@ -419,7 +419,6 @@ class AlertWatch:
         bus: for the stream of alerts.
         storage: of the job.
         files: the file system.
-        clock: where time comes from.
         notify: takes lines for the log; from any thread.
 
     Raises:
@@ -433,10 +432,9 @@ class AlertWatch:
         *,
         storage: Path,
         files: Files,
-        clock: Clock,
         notify: Callable[[str], None],
     ) -> None:
-        self._live, self._storage, self._clock = live, storage, clock
+        self._live, self._storage = live, storage
         self._files, self._notify = files, notify
         self._rules = live.settings.alerts.rules
         if not any(rule.kind == CLOCK_RULE.kind for rule in self._rules):
@@ -495,7 +493,7 @@ class AlertWatch:
                 self._places,
                 storage=self._storage,
                 files=self._files,
-                clock=self._clock,
+                clock=self._live.clock,
                 notify=self._notify,
             )
         rows = self._live.output_rows
@@ -516,7 +514,7 @@ class AlertWatch:
             case "no_output":
                 return 1 if has_ended else sent  # nothing is missing at the end
             case "restart_loop":
-                begin = self._clock.now_ms() - rule.for_ms
+                begin = self._live.clock.now_ms() - rule.for_ms
                 return sum(at >= begin for at in generation_times(self._storage))
             case "clock_jump":
                 return self._clock_jump()

@@ -52,12 +52,10 @@ class DriverObservers:
         self._hold = MergeHold(settings, job, control, notify)
         self.live.hold = self._hold.look
         self._answers = HoldResponder(storage, self._hold.look, files, clock)
-        self._clock, self._serves = clock, wanted.enabled
-        self._server = ControlServer(self.live, storage, wanted, files, clock)
-        self._sampler = Sampler(self.live, SampleLog(storage), clock)
-        self._alerts = AlertWatch(
-            self.live, bus, storage=storage, files=files, clock=clock, notify=notify
-        )
+        self._serves = wanted.enabled
+        self._server = ControlServer(self.live, storage, wanted, files)
+        self._sampler = Sampler(self.live, SampleLog(storage))
+        self._alerts = AlertWatch(self.live, bus, storage=storage, files=files, notify=notify)
         self._tracer = epoch_tracer(settings, job, notify)
 
     @property
@@ -81,7 +79,7 @@ class DriverObservers:
         """Learn of an epoch; returns at once."""
         self.live.observe(summary)
         if self._tracer is not None:
-            self._tracer.observe(summary, self._clock.now_ms())
+            self._tracer.observe(summary, self.live.clock.now_ms())
         if self._listeners.on_epoch is not None:
             self._listeners.on_epoch(summary)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from headrace.clock import Clock
 from headrace.control.job_status import HeavyKeys, keep_keys, known_time
 from headrace.control.live_job import LiveJob
 from headrace.coordinator.manifest import JobState, state_bytes
@@ -187,11 +186,10 @@ class Sampler:
     Args:
         live: the job of the driver.
         log: of its job.
-        clock: where time comes from.
     """
 
-    def __init__(self, live: LiveJob, log: SampleLog, clock: Clock) -> None:
-        self._live, self._log, self._clock = live, log, clock
+    def __init__(self, live: LiveJob, log: SampleLog) -> None:
+        self._live, self._log = live, log
         self._over = threading.Event()
         self._minute, self._kept_keys = 0, list[HeavyKeys]()
         self._thread: threading.Thread | None = None
@@ -209,7 +207,7 @@ class Sampler:
 
     def take(self) -> None:
         """Take a sample now; a disk or a stream that does not answer costs no more than that."""
-        now = self._clock.now_ms()
+        now = self._live.clock.now_ms()
         with suppress(HeadraceError, OSError):
             is_whole = now // MINUTE_MS != self._minute or self._has_few_parts()
             self._log.append(sample_of(self._live, now, is_whole=is_whole))

@@ -232,13 +232,11 @@ class DriverHandle(JobHandle):
         storage: of the first part; those of the others are beside it.
         live: the job of the driver.
         files: the file system.
-        clock: for names.
     """
 
     storage: Path
     live: LiveJob
     files: Files
-    clock: Clock
 
     def states(self) -> Mapping[Path, JobState]:
         """Return the states after the last epochs."""
@@ -274,7 +272,7 @@ class DriverHandle(JobHandle):
             UnavailableError: the job has not begun, or its driver does not answer.
         """
         live = self.live
-        context = JobContext(live.settings, live.job, live.bus, self.files, self.clock)
+        context = JobContext(live.settings, live.job, live.bus, self.files, live.clock)
         return save_job(context, self.ask_part, name, wait_s)
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from headrace import redaction
-from headrace.clock import Clock
 from headrace.config import ControlSettings
 from headrace.control.client import API_FILE, EVERY_ADDRESS, ApiAddress
 from headrace.control.job_handle import DriverHandle
@@ -44,14 +43,10 @@ class ControlServer:
         storage: of the job.
         wanted: address, port and token.
         files: the file system.
-        clock: for names.
     """
 
-    def __init__(
-        self, live: LiveJob, storage: Path, wanted: ControlSettings, files: Files, clock: Clock
-    ) -> None:
-        self._live, self._storage, self._wanted = live, storage, wanted
-        self._files, self._clock = files, clock
+    def __init__(self, live: LiveJob, storage: Path, wanted: ControlSettings, files: Files) -> None:
+        self._live, self._storage, self._wanted, self._files = live, storage, wanted, files
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._listener: socket.socket | None = None
@@ -91,7 +86,7 @@ class ControlServer:
 
         assert self.place is not None
         assert self._listener is not None
-        job = DriverHandle(self._storage, self._live, self._files, self._clock)
+        job = DriverHandle(self._storage, self._live, self._files)
         app = make_app(self._live, self.place.token, job)
         app.state.over = self._over  # for answers without an end
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")

@@ -232,7 +232,7 @@ class Coordinator:
         before = load_catalog(self._storage.root, self.state.generation, self._storage.files)
         check_graph(self._inputs.as_planned(self._plan, self.state), self._plan, before)
         self._follow()
-        self._new_identities(open_streams(self._plan, self._bus))
+        self._new_identities(open_streams(self._plan, self._bus), self.state.identities)
         self.receivers.begin(self.generation, self.state.origin or self.state.lineage)
         self._describe()
         self.publish()
@@ -396,20 +396,18 @@ class Coordinator:
             self._writer.publish_next(state)
             fault("streams.followed")
 
-    def _follow_patterns(self) -> None:
+    def _follow_patterns(self, plan: JobPlan, digest: str) -> None:
         """Between two epochs, read the streams that match the patterns by now."""
-        found = self._inputs.replanned(self._plan, self._writer.state)
-        if found is None:
-            return
-        plan, self.plan_digest = found
-        self._plan = with_task_counts(plan, self.state.task_counts)
+        self._plan, self.plan_digest = with_task_counts(plan, self.state.task_counts), digest
         check_graph(self._inputs.as_planned(self._plan, self.state), self._plan)
         self._follow()
         self._describe()
 
-    def _new_identities(self, streams: Mapping[str, Stream]) -> dict[str, str]:
+    def _new_identities(
+        self, streams: Mapping[str, Stream], known: Mapping[str, str]
+    ) -> dict[str, str]:
         """Return which streams are read of which nothing was known; refuse another than known."""
-        found, known = identities_of(self._plan, streams), self._writer.state.identities
+        found = identities_of(self._plan, streams)
         if found == known:
             return {}
         check_identities(self._plan, known, found)
@@ -480,14 +478,20 @@ class Coordinator:
 
     def plan_epoch(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
-        if self._writer.state.ended:
+        state = self._writer.state
+        if state.ended:
             if self._inputs.shown is not None:
                 streams = open_streams(self._plan, self._bus)
-                self._inputs.shown.show(self._plan, self._writer.state, streams, is_idle=True)
+                self._inputs.shown.show(self._plan, state, streams, is_idle=True)
             self._inputs.pins.release(self._plan, self._writer.fence)
             return None
-        self._follow_patterns()
-        state, now = self._writer.state, self._time.now_ms()
+        found = self._inputs.replanned(self._plan, state)
+        if found is not None:
+            self._follow_patterns(*found)
+            state = self._writer.state
+        now = self._clock.now_ms()
+        if self._time.is_reported is (self._clock.doubt is None):
+            self._time.report()
         streams = open_streams(self._plan, self._bus)
         self._inputs.pins.keep(self._plan, state, streams, self._writer.fence)
         force = force or self.host_commands.wants_all
@@ -496,7 +500,7 @@ class Coordinator:
             return recorded.run(self._plan, state, self._slots, self.generation, self.plan_digest)
         ends = self.seen_ends = self._inputs.ends(self._plan, streams)
         self._plan = self._inputs.widened(self._plan, ends)
-        identities = self._new_identities(streams)
+        identities = self._new_identities(streams, state.identities)
         check_ends(self._plan, state, ends)
         added = self._inputs.added(self._plan, state, ends)
         is_plain = self._inputs.shown is None  # all inputs are of the bus

@@ -43,7 +43,8 @@ class EpochClock:
         self, clock: SteadyClock, root: Path, files: Files, event_log: JobEventLog
     ) -> None:
         self._clock, self._root, self._files, self._event_log = clock, root, files, event_log
-        self._is_reported = False
+        self.is_reported = False
+        """Whether it was reported that the clock is not believed."""
 
     def begin(self, written: Path, time_ms: int | None) -> None:
         """Compare the clock with what else is known when a driver starts.
@@ -68,15 +69,12 @@ class EpochClock:
         if believed != now:
             self._clock.believe(believed)
 
-    def now_ms(self) -> int:
-        """Return the time that is believed; report when that begins to differ from the clock."""
-        now, doubt = self._clock.now_ms(), self._clock.doubt
-        if doubt is not None and not self._is_reported:
-            self._event_log.record("clock", doubt_text(doubt))
-        elif doubt is None and self._is_reported:
-            self._event_log.record("clock", "the clock is right again, or was accepted")
-        self._is_reported = doubt is not None
-        return now
+    def report(self) -> None:
+        """Report that the clock is not believed, or is again."""
+        doubt = self._clock.doubt
+        said = "the clock is right again, or was accepted" if doubt is None else doubt_text(doubt)
+        self._event_log.record("clock", said)
+        self.is_reported = doubt is not None
 
     def _skew_ms(self) -> int:
         with suppress(OSError, msgspec.DecodeError):

@@ -91,7 +91,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def result_type(self, schema: pa.Schema) -> pa.DataType:
-        """Return the type of what is shown.
+        """Return the type of the result.
 
         Raises:
             InvalidInputError: a column is missing or of a type that does not fit.
@@ -138,7 +138,7 @@ class Aggregate(ABC):
 
         Args:
             frame: partial rows in order, that stored of each group first; shape (n,).
-            group: the column that says whose a row is.
+            group: the column with the group of each row.
             prefix: of the partial columns.
 
         Returns:
@@ -149,7 +149,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def result(self, prefix: str) -> pl.Expr:
-        """Return what is shown, an expression over partial columns; name it with ``alias``."""
+        """Return the result, an expression over partial columns; name it with ``alias``."""
 
     @abstractmethod
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
@@ -161,7 +161,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def result_value(self, partial: PartialRow) -> Any:
-        """Return what is shown of a partial result."""
+        """Return the result of a partial result."""
 
     @abstractmethod
     def describe(self) -> str:

@@ -124,7 +124,7 @@ def processing_time() -> ProcessingTime:
 
 
 def confidence(part: float, first: Duration = "1m") -> ConfidentLateness:
-    """Derive how far an input is out of order from its delays, so that a share is not late.
+    """Measure how far an input is out of order, so that a given share of records is not late.
 
     The delay of a record is how far its event time is behind the highest one before it in its
     partition. Each partition measures its own delays; old measurements fade.
@@ -243,12 +243,12 @@ class Stream(
 
         Args:
             query: one ``SELECT``, which reads this stream as ``input``, or by its name. It can have
-                windows, such as ``FROM input [5 minutes]``, and ``EMIT`` behind it.
+                windows, such as ``FROM input [5 minutes]``, and ``EMIT`` at its end.
             name: names of operators and stores begin with it. Default: the stream's, and ``sql``.
             options: of windows and joins: ``allowed_lateness``, ``late``, ``updates``, ``topk``.
                 With ``late`` as ``side_output``, ``side("late")`` of the result has late rows.
-            functions: that the query calls, by name; annotations say what they return, as of those
-                that an app names with ``CREATE FUNCTION``.
+            functions: those that the query calls, by name; their annotations declare what they
+                return, as with ``CREATE FUNCTION`` in an app.
             **others: other streams and tables that it reads, by name.
 
         Example:

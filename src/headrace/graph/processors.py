@@ -51,7 +51,7 @@ Partial = TypeVar("Partial")
 
 
 class StatelessProcessor(ABC):
-    """From an event to outputs, without state between events.
+    """Turns an event into outputs, without state between events.
 
     ``context`` is an ``hr.Context`` while an event is handled. ``open()`` and ``close()`` can
     acquire and release resources.
@@ -66,7 +66,7 @@ class StatelessProcessor(ABC):
 
 
 class StatefulProcessor(ABC, Generic[State]):
-    """From an event and the state of its key to outputs and the new state.
+    """Turns an event and the state of its key into outputs and a new state.
 
     The state is an object in memory while an epoch runs. It is written to the local store with the
     epoch, once for each changed key. ``context`` is an ``hr.Context`` while an event is handled. A
@@ -87,7 +87,7 @@ class StatefulProcessor(ABC, Generic[State]):
 
 
 class MonoidProcessor(ABC, Generic[Key, Partial]):
-    """From an event to keys with partial results, which combine in any grouping.
+    """Turns an event into keys with partial results, which combine in any grouping.
 
     ``combine`` must be associative, and combining with ``identity`` must change nothing. Events
     come in their order within a partition; if the order of partitions matters to ``combine``, it

@@ -171,7 +171,7 @@ class Sink(ABC):
     def beneath(self) -> Self:
         """Return the sink for the results of a backfill, after those of the live job.
 
-        Its existing row of a key stays. The same sink if each row is a new one.
+        A row that exists for a key stays. Returns this sink if each row is a new one.
 
         Raises:
             InvalidInputError: it cannot keep existing rows.
@@ -179,7 +179,7 @@ class Sink(ABC):
         return self
 
     def bound(self, time: str | None, behind_ms: int) -> Self:
-        """Return the sink with what planning has found of its rows.
+        """Return the sink with what planning found out about its rows.
 
         Args:
             time: the column that contains their event time, if there is one.
@@ -190,7 +190,7 @@ class Sink(ABC):
         return self
 
     def deployed(self, settings: Settings) -> Sink:
-        """Return the sink with what the settings of a run say of it; called when it is deployed."""
+        """Return the sink with its part of a run's settings; called when the job is deployed."""
         del settings
         return self
 

@@ -261,7 +261,7 @@ class RowTransforms(StreamBase):
         on_error: str = FAIL,
         **named: pl.Expr,
     ) -> Self:
-        """Keep and make columns: only those that are given, in their order.
+        """Select and compute columns: the result has only these, in this order.
 
         Args:
             *columns: Polars expressions and names of columns.
@@ -286,7 +286,7 @@ class RowTransforms(StreamBase):
         on_error: str = FAIL,
         **named: pl.Expr,
     ) -> Self:
-        """Add columns, or put others in the place of those with the same names.
+        """Add columns, or replace those with the same names.
 
         Args:
             *columns: Polars expressions.
@@ -321,7 +321,7 @@ class RowTransforms(StreamBase):
         return self._add("drop", name, make, self.keys)
 
     def rename(self, columns: Mapping[str, str], name: str | None = None) -> Self:
-        """Give columns other names; a key that is renamed has to be partitioned by again.
+        """Rename columns. After a key column is renamed, call ``partition_by`` again.
 
         Args:
             columns: the new name of each, by the old one.

@@ -499,7 +499,7 @@ def count_window(rows: int, updates: str = "replace", early_rows: int | None = N
     Args:
         rows: how many messages fill a window.
         updates: with ``early_rows``, what is emitted; as for ``tumbling``.
-        early_rows: emit the window so far after each of this many messages.
+        early_rows: emit the result so far each time this many messages have arrived.
     """
     read = _WindowArguments()
     rows = read.rows(rows, "rows")

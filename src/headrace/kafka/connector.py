@@ -19,7 +19,7 @@ class KafkaConnector:
     """The plug-in for ``kafka://``: a ``LogConnector``."""
 
     def mistakes(self, address: str) -> list[str]:
-        """Return what is wrong with an address, one sentence each; asks nobody."""
+        """Return the mistakes of an address, one sentence each, without a request to a server."""
         return TopicAddress.parse(address).mistakes()
 
     def name(self, address: str) -> str:
@@ -44,7 +44,7 @@ class KafkaConnector:
         return {self.name(one): one for one in map(pattern.of, sorted(found))}
 
     def said(self, address: str) -> str:
-        """Return what it is, in words: the same however it is reached."""
+        """Return a description of the topic; the same for all addresses that lead to it."""
         return TopicAddress.parse(address).said
 
     def spec(self, name: str, address: str, schema: pa.Schema | None) -> StreamSpec:
@@ -59,7 +59,7 @@ class KafkaConnector:
         return StreamSpec(name, len(describe(topic).partitions), columns, TIMESTAMP)
 
     def open(self, spec: StreamSpec, address: str) -> TopicLog:
-        """Return the topic as a log; asks nobody until it is read."""
+        """Return the topic as a log, without a request to a server until it is read."""
         return TopicLog(spec, TopicAddress.parse(address))
 
     def sink(self, address: str) -> KafkaSink:

@@ -119,7 +119,7 @@ class TopicLog(ExternalLog):
     def wait_unless(
         self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
     ) -> list[int]:
-        """Return the ends as ``wait`` does, and at ``wake`` also if ``is_over`` is true by then."""
+        """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
         deadline = Deadline(self._clock, timeout_s)
         while True:
             self._bell.clear()
@@ -135,7 +135,7 @@ class TopicLog(ExternalLog):
             self._bell.wait(min(POLL_S, deadline.remaining()))
 
     def wake(self) -> None:
-        """Let those who ``wait_unless`` look whether their wait is over."""
+        """Let all calls of ``wait_unless`` check ``is_over`` again."""
         self._bell.set()
 
     def note(self, reader: str, offsets: Sequence[int]) -> None:

@@ -21,8 +21,8 @@ class Place(NamedTuple):
 class SqlText:
     """The text of an app, and the name of its file, for messages.
 
-    ``compiled`` has what trees of the text became, inner ones first: ``mistakes`` shows by it where
-    an expression is that does not fit the columns of a stream.
+    ``compiled`` has what parsed expressions were compiled to, inner ones first. By it, ``mistakes``
+    locates an expression that does not fit the columns of a stream.
     """
 
     text: str

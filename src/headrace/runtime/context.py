@@ -179,7 +179,7 @@ class RemoteStores:
         """
         for store in self._open:
             store.seal()
-        return sum([store.send() for store in self._open])
+        return sum(map(RemoteStore.send, self._open))
 
     def counts(self) -> dict[str, int]:
         """Return what was counted since the last call."""

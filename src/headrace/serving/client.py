@@ -67,7 +67,7 @@ class Client(Closeable):
         clock: for waiting.
 
     Raises:
-        InvalidInputError: no servers, an address that is none, or a wrong password.
+        InvalidInputError: no servers, an invalid address, or a wrong password.
         UnavailableError: a server does not answer, or some key groups have no server.
 
     Example:
@@ -135,7 +135,7 @@ class Client(Closeable):
 
         Args:
             key: as in the store, or the columns of the key.
-            default: where there is none.
+            default: returned if there is no value.
             at_least: wait for this version of the table, such as an epoch that was committed.
 
         Raises:
@@ -199,23 +199,23 @@ class Client(Closeable):
     ) -> Iterator[tuple[Any, Any]]:
         """Yield keys and values with ``low <= key < high``, in the order of keys.
 
-        Rows that change meanwhile may come as they were or as they are.
+        Rows that change meanwhile are returned as they were before or after.
 
         Args:
             low: the lowest key, or its first columns; ``None``: from the first on.
             high: the key to stop before; ``None``: to the last.
-            limit: at most so many.
+            limit: the most keys to yield.
         """
         first = b"" if low is None else _encoded(low)
         yield from self._rows("HR.RANGE", first, b"" if high is None else _encoded(high), limit)
 
     def prefix(self, begin: Any, *, limit: int | None = None) -> Iterator[tuple[Any, Any]]:
-        """Yield keys and values whose keys begin so, in the order of keys.
+        """Yield the keys that begin with a prefix and their values, in the order of keys.
 
         Args:
             begin: the first columns of the key, as a tuple; or a text that the first one begins
                 with.
-            limit: at most so many.
+            limit: the most keys to yield.
         """
         low = _encoded(begin)
         if isinstance(begin, str):
@@ -255,7 +255,7 @@ class Client(Closeable):
         return min(versions)
 
     def wait(self, version: int) -> int:
-        """Return the version of the table once it is so high; read-your-epoch.
+        """Wait for a version of the table, such as one's own epoch; return the current version.
 
         Raises:
             StaleError: it was not reached within ``patience``.

@@ -71,7 +71,7 @@ class PostgresTotals(Closeable):
         """Yield keys and their results, in no order, all of the same epochs.
 
         Args:
-            values: by column of the key those that are wanted.
+            values: the wanted values by key column. Default: all keys.
         """
         wanted = dict(values or {})
         where = " AND ".join(f"{quoted(name)} = ANY(%s)" for name in wanted)

@@ -140,7 +140,7 @@ class RedisTotals(Closeable):
         """Yield keys and their results, in no order; others can write meanwhile.
 
         Args:
-            values: by column of the key those that are wanted; others are looked at, too.
+            values: the wanted values by key column; other keys are read too, and skipped.
         """
         del values  # entries have no index
         for names in self._names():

@@ -1,4 +1,4 @@
-"""Spark's place: sessions, placed slots, the streaming query and the run of a job.
+"""Headrace on Spark: sessions, placed slots, the run of a job, and state for DataFrames.
 
 The only package that imports ``pyspark``, and only when it is used. Read ``run`` first. For Spark
 pipelines: ``session`` and ``register`` make streams known to Spark, ``stateful`` runs stateful

@@ -117,7 +117,7 @@ def session(
     home: str | os.PathLike[str] | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark, or take the active session, and register Headrace with it.
+    """Start Spark, or use the active session, and register Headrace with it.
 
     Streams are SQL tables: ``select * from streams.flights``; characters that a table's name
     cannot have become ``_``. Tables of the warehouse have their own names, and the column ``ds``.

@@ -285,12 +285,12 @@ def run(
     ``interrupted``; nothing is lost.
 
     Args:
-        job: as for ``start``, like the others.
-        settings: the same.
-        home: the same.
-        join: the same.
-        on_epoch: the same.
-        on_notice: the same.
+        job: made by ``headrace.job``.
+        settings: as for ``start``.
+        home: as for ``start``.
+        join: as for ``start``.
+        on_epoch: called after each epoch that this process drives.
+        on_notice: as for ``start``.
 
     Raises:
         NotOwnerError: another driver runs the job.

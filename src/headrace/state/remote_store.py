@@ -28,7 +28,7 @@ from headrace.state.store import ENTRY_OVERHEAD_BYTES
 
 
 class Stamp(NamedTuple):
-    """For which epoch of which driver a slot writes; of a job in parts, that of the part."""
+    """The epoch and the driver that a slot writes for; in a job of parts, those of the part."""
 
     job: str
     origin: str
@@ -42,19 +42,19 @@ class Stamp(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """What sorts by generation, then epoch."""
+        """Bytes that sort by generation, then by epoch."""
         return f"{self.generation:012d}-{self.epoch:016d}".encode()
 
 
 class RemoteClient(ABC):
-    """Reads and writes the entries of one store on its server; made with the three arguments.
+    """Reads and writes the entries of one store on its server; made with these three arguments.
 
-    Of one thread. It connects when it is first used, and a forked child has connections of its
-    own. Each command may be sent twice, so it reads, or sets or deletes whole values.
+    One thread uses it. It connects when it is first used; a forked child opens its own connections.
+    Each command can be sent twice, so it reads, sets or deletes whole values.
 
     Args:
         store: its name, for errors.
-        remote: where the server is, and how patient to be; see ``resolved_url``.
+        remote: where the server is, and how long to retry; see ``resolved_url``.
         clock: for pauses and deadlines.
 
     Attributes:
@@ -74,7 +74,7 @@ class RemoteClient(ABC):
 
         Raises:
             UnavailableError: the server did not answer in time.
-            InvalidInputError: it refuses the login, or the address makes no sense.
+            InvalidInputError: it refuses the login, or the address is invalid.
         """
 
     @abstractmethod
@@ -85,13 +85,13 @@ class RemoteClient(ABC):
         ttl_ms: int | None,
         stamp: Stamp | None,
     ) -> None:
-        """Set or delete keys; after an error, any part of them.
+        """Set or delete keys; after an error, any of them can be changed.
 
         Args:
             keys: distinct.
             values: of each; ``None`` deletes.
             ttl_ms: after which the server drops what is set.
-            stamp: for whom; where a later one has written, nothing is.
+            stamp: of the writer; if a later one has written, nothing is changed.
 
         Raises:
             NotOwnerError: a later epoch has written by now, or a newer driver.

@@ -134,7 +134,7 @@ class RedisClient(RemoteClient):
 
         Raises:
             UnavailableError: the server did not answer in time.
-            InvalidInputError: it refuses the login, or the address makes no sense.
+            InvalidInputError: it refuses the login, or the address is invalid.
         """
         found: list[bytes | None] = []
         for part in self._loads(keys):
@@ -171,7 +171,7 @@ class RedisClient(RemoteClient):
             keys: distinct.
             values: of each; ``None`` deletes.
             ttl_ms: after which the server drops what is set.
-            stamp: for whom; where a later one has written, nothing is.
+            stamp: of the writer; if a later one has written, nothing is changed.
 
         Raises:
             NotOwnerError: a later epoch has written by now, or a newer driver.
@@ -341,7 +341,7 @@ class AsyncClient:
 
         Raises:
             UnavailableError: the server did not answer in time.
-            InvalidInputError: it refuses the login, or the address makes no sense.
+            InvalidInputError: it refuses the login, or the address is invalid.
         """
         loop = self._bind()
         future = self._waiting.get(key)

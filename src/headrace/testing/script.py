@@ -42,7 +42,7 @@ class ManualClock:
         return self._passed_ms / 1000
 
     def uptime(self) -> tuple[str, float]:
-        """Return the one boot that there is, and its seconds."""
+        """Return the id of the only boot, and the seconds since it."""
         return "manual", self._passed_ms / 1000
 
     def storage_ms(self, path: Path) -> int:
@@ -59,7 +59,7 @@ class ManualClock:
         self._passed_ms += by_ms
 
     def jump(self, by_ms: int) -> None:
-        """Move the wall clock alone, as who sets it wrong does; back where negative."""
+        """Move only the wall clock, as somebody who sets it wrong does; backwards if negative."""
         self._off_ms += by_ms
 
     def new_id(self) -> str:
@@ -344,7 +344,7 @@ def advance_clock(by: str | int) -> ClockAdvance:
 
 
 def jump_clock(by: str | int) -> ClockJump:
-    """The wall clock is set wrong, once the rows before were read, while no time passes.
+    """Set the wall clock wrong, after the rows before were read, while no time passes.
 
     Args:
         by: a duration such as ``"30d"``, or ``"-30d"`` for back, or milliseconds.

@@ -332,7 +332,6 @@ def test_a_driver_looks_at_its_own_job(tmp_path: Path) -> None:
             driver.bus,
             storage=driver.storage,
             files=FILES,
-            clock=driver.clock,
             notify=told.append,
         )
         driver.feed("orders", [{"user": "ann"}])
@@ -377,9 +376,7 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
                 began.set()
                 let_go.wait(60)
 
-        watch = AlertWatch(
-            live, driver.bus, storage=driver.storage, files=FILES, clock=driver.clock, notify=print
-        )
+        watch = AlertWatch(live, driver.bus, storage=driver.storage, files=FILES, notify=print)
         watch._places = {"log": Hanging()}
         watch.start()
         assert began.wait(60)
@@ -399,7 +396,6 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> Non
         MemoryBus(),
         storage=tmp_path / "none",
         files=FILES,
-        clock=ManualClock(),
         notify=told.append,
     )
     (tmp_path / "none").write_text("no folder")
@@ -411,9 +407,7 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> Non
 
 def test_a_watch_without_rules_has_no_thread(tmp_path: Path) -> None:
     live = LiveJob("shop", Settings(), JobControl(), ManualClock())
-    watch = AlertWatch(
-        live, MemoryBus(), storage=tmp_path, files=FILES, clock=ManualClock(), notify=print
-    )
+    watch = AlertWatch(live, MemoryBus(), storage=tmp_path, files=FILES, notify=print)
     watch.start()
     watch.stop()
     assert not (tmp_path / ALERTS_FILE).exists()

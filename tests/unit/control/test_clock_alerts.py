@@ -38,7 +38,6 @@ class Watched:
             MemoryBus(),
             storage=self.storage,
             files=FILES,
-            clock=self.steady,
             notify=self.told.append,
         )
 

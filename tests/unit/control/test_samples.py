@@ -59,7 +59,7 @@ def test_a_sample_tells_rows_and_what_lies_before_the_job_now(tmp_path: Path) ->
         driver.feed("orders", [{"user": "ann"}] * 3)
         live = LiveJob("shop", driver.settings, JobControl(), driver.clock)
         log = SampleLog(tmp_path)
-        sampler = Sampler(live, log, driver.clock)
+        sampler = Sampler(live, log)
         sampler.take()  # before it has begun there is nothing to tell
         assert list(log.read(0)) == []
         summary = driver.advance()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from headrace.bus import Bus
-    from headrace.graph.builder import Job
+    from headrace.graph.builder import Graph, Job
 
 MOST = 120
 """Characters of a name: those of a job have up to 150, with what is made of it."""
@@ -146,11 +146,11 @@ def mirror_job(
     Raises:
         InvalidInputError: they are the same, or the columns cannot be.
     """
-    import headrace as hr
     from headrace.bus.readable import is_address
     from headrace.cli.arguments import parse_schema
     from headrace.config import FILE
     from headrace.errors import InvalidInputError
+    from headrace.graph.builder import job
 
     here, there = (one.removeprefix(FILE) for one in (source, target))
     if here == there:
@@ -168,8 +168,8 @@ def mirror_job(
         there += f"{'&' if '?' in there else '?'}format=raw"
     label = name or f"mirror.{_label(here)}.{_label(there)}"[:MOST]
 
-    @hr.job(label)
-    def copying(g: hr.Graph) -> None:
+    @job(label)
+    def copying(g: Graph) -> None:
         rows = g.input(
             here,
             schema=columns,

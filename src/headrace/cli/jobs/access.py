@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.control.client import Client
     from headrace.control.job_handle import JobHandle
     from headrace.control.job_status import JobStatus
+    from headrace.coordinator.inspection.job_reader import JobReader
     from headrace.coordinator.job_storage import JobContext
     from headrace.coordinator.manifest import JobState
 
@@ -59,6 +60,25 @@ def require_stopped(settings: Settings, job: str, clock: Clock, *, elsewhere: bo
         raise NotOwnerError(
             f"job {job!r} is driven by {driver}; stop it first: headrace jobs stop {job}", job=job
         )
+
+
+@contextmanager
+def open_stopped(
+    job: str, home: Path | None, config: Path | None, overrides: list[str] | None
+) -> Iterator[tuple[JobContext, dict[Path, JobReader]]]:
+    """Yield a job that no driver runs, locked, with a reader of each of its parts by storage."""
+    from headrace.clock import SystemClock
+    from headrace.coordinator.inspection.job_reader import JobReader, readers_of_other_parts
+    from headrace.coordinator.job_storage import DriverLock, JobContext
+    from headrace.files import Files
+
+    clock, files = SystemClock(), Files()
+    found = locate_job(job, home, config, overrides)
+    require_stopped(found.settings, job, clock)
+    with DriverLock(found.storage, job, clock), open_home_bus(found.settings) as bus:
+        others = {one.root: one for one in readers_of_other_parts(found.settings, job)}
+        readers = {found.storage: JobReader(found.newest, job, files), **others}
+        yield JobContext(found.settings, job, bus, files, clock), readers
 
 
 @contextmanager

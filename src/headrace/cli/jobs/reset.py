@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs.access import locate_job, require_stopped, show_notice
+from headrace.cli.jobs.access import open_stopped, require_stopped, show_notice
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.output import show_json, show_line
 
 if TYPE_CHECKING:
-    from headrace.bus import Bus
-    from headrace.clock import Clock
     from headrace.coordinator.inspection.job_reader import JobReader
+    from headrace.coordinator.job_storage import JobContext
     from headrace.coordinator.manifest import JobState
 
 
@@ -70,13 +69,13 @@ def reset(
     from headrace.coordinator.operations.reset import own_inputs
     from headrace.coordinator.operations.rewind import current_identities, without_state
 
-    def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
+    def choose(state: JobState, reader: JobReader, context: JobContext) -> JobState:
         own = own_inputs(state, reader)
         mine = [word for word in offset or [] if _input_of(word) not in elsewhere[reader.job]]
-        streams = _streams(reader, state)
+        streams, bus = _streams(reader, state), context.bus
         identities = current_identities(own, streams, bus)
         offsets = start_offsets(own, streams, bus, start, mine)
-        return without_state(state, offsets, clock.new_id(), identities)
+        return without_state(state, offsets, context.clock.new_id(), identities)
 
     def prepare(readers: Sequence[JobReader]) -> None:
         inputs = {one.job: set(own_inputs(one.state(), one).inputs) for one in readers}
@@ -127,12 +126,12 @@ def rewind(
     time_ms = 0 if is_epoch else read_time(to, "--to", "an epoch, -5, or a time")
     chosen: list[int] = []
 
-    def choose(state: JobState, reader: JobReader, bus: Bus, clock: Clock) -> JobState:
+    def choose(state: JobState, reader: JobReader, context: JobContext) -> JobState:
         target = reader.state(int(to) if is_epoch else epoch_at(reader, time_ms))
         check_not_half(reader, target.epoch)
-        check_readable(target, _streams(reader, target), saved_inputs(bus, reader.root))
+        check_readable(target, _streams(reader, target), saved_inputs(context.bus, reader.root))
         chosen.append(target.epoch)
-        return state_at_epoch(state, target, clock.new_id())
+        return state_at_epoch(state, target, context.clock.new_id())
 
     state = _set_back(job, home, config, overrides, choose, check_one_part)
     _told(state, f"is as after epoch {chosen[-1]}", {"rewound_to": chosen[-1]}, as_json=as_json)
@@ -168,27 +167,17 @@ def accept_streams(
         headrace jobs accept-streams shop --from same
     """
     from headrace.cli.arguments import places_in
-    from headrace.clock import SystemClock
     from headrace.coordinator.deployment import open_copier
-    from headrace.coordinator.inspection.job_reader import JobReader, readers_of_other_parts
-    from headrace.coordinator.job_storage import DriverLock, JobContext
     from headrace.coordinator.operations import rewind
-    from headrace.files import Files
 
-    clock, files = SystemClock(), Files()
-    found = locate_job(job, home, config, overrides)
-    require_stopped(found.settings, job, clock)
-    with DriverLock(found.storage, job, clock), open_home_bus(found.settings) as bus:
-        first = JobReader(found.newest, job, files)
-        others = {one.root: one for one in readers_of_other_parts(found.settings, job)}
-        context = JobContext(found.settings, job, bus, files, clock)
+    with open_stopped(job, home, config, overrides) as (context, readers):
         offsets = rewind.accept_streams(
             context,
-            {found.storage: first, **others},
+            readers,
             lambda stream, held: places_in(stream, start, held),
             open_copier(context, show_notice),
         )
-        state = first.state()
+        state = next(iter(readers.values())).state()
     _told(state, "continues in other streams", {"accepted": offsets}, as_json=as_json)
 
 
@@ -270,33 +259,22 @@ def _set_back(
     home: Path | None,
     config: Path | None,
     overrides: list[str] | None,
-    choose: Callable[[JobState, JobReader, Bus, Clock], JobState],
+    choose: Callable[[JobState, JobReader, JobContext], JobState],
     prepare: Callable[[Sequence[JobReader]], None],
 ) -> JobState:
-    from headrace.clock import SystemClock
     from headrace.coordinator.deployment import open_copier
-    from headrace.coordinator.inspection.job_reader import JobReader, readers_of_other_parts
-    from headrace.coordinator.job_storage import DriverLock, JobContext
     from headrace.coordinator.operations.paired_jobs import check_no_merge
     from headrace.coordinator.operations.reset import reset_parts
-    from headrace.files import Files
 
-    clock, files = SystemClock(), Files()
-    found = locate_job(job, home, config, overrides)
-    settings = found.settings
-    require_stopped(settings, job, clock)
-    with DriverLock(found.storage, job, clock), open_home_bus(settings) as bus:
-        check_no_merge(settings, job)
-        first = JobReader(found.newest, job, files)
-        others = readers_of_other_parts(settings, job)
-        prepare([first, *others])
-        for reader in (first, *others):  # refused before anything is done
-            choose(reader.state(), reader, bus, clock)
-        context = JobContext(settings, job, bus, files, clock)
+    with open_stopped(job, home, config, overrides) as (context, readers):
+        check_no_merge(context.settings, job)
+        prepare(list(readers.values()))
+        for reader in readers.values():  # refused before anything is done
+            choose(reader.state(), reader, context)
         return reset_parts(
             context,
-            {found.storage: first, **{reader.root: reader for reader in others}},
-            lambda state, reader: choose(state, reader, bus, clock),
+            readers,
+            lambda state, reader: choose(state, reader, context),
             open_copier(context, show_notice),
         )
 
