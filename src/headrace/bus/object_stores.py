@@ -35,8 +35,8 @@ _REMOVED_AT_ONCE = 16
 class ObjectSettings(SettingsFiles):
     """The objects ``settings-000001.json``, ``-000002`` and so on; the last one counts.
 
-    The last of a stream that was removed says so. These stay when its rows go: whoever has the
-    stream open asks for the next number before each append.
+    The last of a stream that was removed says so. These stay when its rows go: a process
+    that has the stream open asks for the next number before each append.
 
     Args:
         folder: of the stream.
