@@ -5,6 +5,7 @@ Whatever shares streams here has nothing in common but the bucket: each bus has 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.contract.test_readable_logs import SPEC as LOG_SPEC
 from tests.contract.test_readable_logs import StreamContract
+from tests.support.cli import done
 from tests.support.s3_proxy import Fault, FaultyProxy
 from tests.support.servers import S3Server
 from tests.support.storages import forget_storages, new_name
@@ -385,3 +387,21 @@ def test_an_address_opens_the_streams_of_a_bucket(
         with open_bus(on_host(bus.root, tmp_path / "other")) as other:
             assert ids(other.stream("one")) == [0, 1]
     assert (tmp_path / "cache" / "headrace").is_dir()
+
+
+def test_commands_use_the_bucket_that_the_settings_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From two homes: what one creates and fills, the other lists, compacts, trims and tails."""
+    monkeypatch.setenv("HEADRACE__BUS__ADDRESS", f"s3://tests/{new_name()}/bus")
+    first, second = ("--home", tmp_path / "first"), ("--home", tmp_path / "second")
+    schema = ("--schema", "id:int64,v:int64", "--key", "id", "--compact")
+    done("bus", "create", "prices", *schema, *first)
+    for value in (1, 2):
+        text = f'{{"id": 7, "v": {value}}}\n'
+        assert "1 row appended" in done("bus", "append", "prices", "-", *first, stdin=text)
+    [row] = json.loads(f"[{done('bus', 'ls', '--json', *second)}]")
+    assert (row["name"], row["rows"]) == ("prices", 2)
+    done("bus", "compact", "prices", *second)
+    assert done("bus", "tail", "prices", "--json", *first).count('"v"') == 1
+    assert not (tmp_path / "first" / "bus").exists()
