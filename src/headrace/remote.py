@@ -21,8 +21,10 @@ from headrace.objects import Address, ObjectInfo, ObjectStorage, open_storage
 FOLDER = "_remote"
 PART = f"/{FOLDER}/"
 """What a path has in it that stands for something in an object storage."""
-CACHED = frozenset({"segment", "snapshot", "exchange", "output", "plans", "tables"})
-"""Folders of a job's storage whose files never change once they have their name."""
+CACHED = frozenset(
+    {"segment", "snapshot", "exchange", "output", "plans", "tables", "rows", "parts"}
+)
+"""Folders of jobs and streams whose files never change once they have their name."""
 DEFAULT_CACHE_BYTES = 4 << 30
 _SLACK = 8  # the cache is looked at when an eighth of its bytes has come
 
@@ -228,6 +230,11 @@ def _cache(root: str) -> LocalCache:
 
 
 _most_bytes = DEFAULT_CACHE_BYTES
+
+
+def cache_bytes() -> int:
+    """Return how many bytes of objects this process keeps on disk for each bucket."""
+    return _most_bytes
 
 
 def bound_caches(most_bytes: int) -> None:

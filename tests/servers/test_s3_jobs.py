@@ -31,7 +31,8 @@ def test_whatever_dies_and_whichever_disk_is_lost_the_storage_has_it_all(address
     """Each step of an epoch is the last of a process once; every third time all disks go."""
     points = [one for one in FAULT_POINTS if one.startswith(EPOCH)]
     job = make_job("rocksdb", "columnar", small=True)
-    with TestDriver(job, tasks=3, hosts=2, max_rows=60, storage=address) as driver:
+    bus = address.replace("/jobs", "/bus")
+    with TestDriver(job, tasks=3, hosts=2, max_rows=60, storage=address, bus=bus) as driver:
         world, died = World(driver, random.Random(7)), 0
         for number, point in enumerate(points):
             world.feed(20)
@@ -41,7 +42,7 @@ def test_whatever_dies_and_whichever_disk_is_lost_the_storage_has_it_all(address
         assert died > len(points) // 2
         driver.finish()
         world.check()
-        assert not (driver.home / "jobs").exists()
+        assert not {"jobs", "bus"} & {path.name for path in driver.home.iterdir()}
 
 
 def test_jobs_end_as_on_a_disk(address: str) -> None:

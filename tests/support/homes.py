@@ -123,7 +123,8 @@ class Home:
     def __init__(self, path: Path, *sets: str) -> None:
         self.home = path
         self.sets = [f"home={path}", *sets]
-        self.bus = open_bus(path / "bus")
+        is_elsewhere = any(one.startswith("bus.address=") for one in sets)
+        self.bus = open_bus(self.settings().bus_dir if is_elsewhere else path / "bus")
         weakref.finalize(self, self.bus.close).atexit = False
 
     def settings(self, *sets: str) -> Settings:

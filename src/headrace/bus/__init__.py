@@ -10,6 +10,7 @@ from headrace.bus.compaction import CompactionStoppedError
 from headrace.bus.file import FileBus
 from headrace.bus.log import OffsetGoneError
 from headrace.bus.memory import MemoryBus
+from headrace.bus.object_bus import ObjectBus
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.readable import ExternalLog, LogAwayError, LogConnector, ReadableLog
 from headrace.bus.spec import (
@@ -39,6 +40,7 @@ __all__ = [
     "LogAwayError",
     "LogConnector",
     "MemoryBus",
+    "ObjectBus",
     "OffsetBatch",
     "OffsetGoneError",
     "Producer",

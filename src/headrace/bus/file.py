@@ -326,7 +326,7 @@ class FileStream(LogStream):
         found = os.stat(incarnation.file)
         self._mark = found.st_ino, found.st_mtime_ns
         self.folder = folder = incarnation.folder
-        spec, identity = _spec_from_json(
+        spec, identity = spec_from_json(
             bus.parts.files.read(incarnation.file), str(incarnation.file)
         )
         settings = SettingsFiles(folder, bus.parts.files, bus.parts.clock)
@@ -449,7 +449,7 @@ class FileBus(Bus):
                 for partition in range(spec.partitions):
                     (made.folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
                 fault("stream.prepared")
-                if self._incarnations.create(made, _spec_to_json(spec, self.parts.clock.new_id())):
+                if self._incarnations.create(made, spec_to_json(spec, self.parts.clock.new_id())):
                     return self._open(spec.name)
 
     def stream(self, name: str) -> Stream:
@@ -557,7 +557,8 @@ def partition_name(partition: int) -> str:
     return f"p-{partition:05d}"
 
 
-def _spec_to_json(spec: StreamSpec, identity: str) -> bytes:
+def spec_to_json(spec: StreamSpec, identity: str) -> bytes:
+    """Return the file that says what a stream was created as."""
     content = {
         "format": FORMAT,
         "identity": identity,
@@ -572,7 +573,7 @@ def _spec_to_json(spec: StreamSpec, identity: str) -> bytes:
     return signed_json(content)
 
 
-def _spec_from_json(data: bytes, origin: str) -> tuple[StreamSpec, str]:
+def spec_from_json(data: bytes, origin: str) -> tuple[StreamSpec, str]:
     """Return what a stream is, and its identity; for an old one the digest of its file is that."""
     content = verified_json(data, origin, *_FORMATS)
     schema = schema_from_text(content["schema"])

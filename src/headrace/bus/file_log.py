@@ -6,6 +6,7 @@ Mapped segments, the most recently used of them, are kept for the next read.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -38,13 +39,20 @@ from headrace.files import Bytes, Files
 class SegmentMapCache:
     """Maps files of a bus, at most ``limit`` of them at a time; safe for many threads.
 
+    Args:
+        files: the file system.
+        limit: how many.
+        most_bytes: how much they may have together; the disk keeps a removed file that is mapped.
+
     A map that was given out lives as long as something refers to it, also when it is no
     longer kept here and when its file has a longer map by now.
     """
 
-    def __init__(self, files: Files, limit: int) -> None:
+    def __init__(
+        self, files: Files, limit: int, most_bytes: Callable[[], float] = lambda: math.inf
+    ) -> None:
         self._files = files
-        self._limit = limit
+        self._limit, self._most_bytes = limit, most_bytes
         self._lock = threading.Lock()
         self._maps: OrderedDict[Path, pa.Buffer] = OrderedDict()
 
@@ -60,9 +68,15 @@ class SegmentMapCache:
                 data = self._map(path, end)
             self._maps[path] = data
             self._maps.move_to_end(path)
-            while len(self._maps) > self._limit:
+            while len(self._maps) > self._limit or self._has_too_much():
                 self._maps.popitem(last=False)
             return data
+
+    def _has_too_much(self) -> bool:
+        most = self._most_bytes()
+        if most == math.inf or len(self._maps) == 1:
+            return False
+        return most < sum(int(data.size) for data in self._maps.values())
 
     def _map(self, path: Path, end: int) -> pa.Buffer:
         try:

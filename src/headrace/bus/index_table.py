@@ -405,6 +405,20 @@ class EntryTable:
         """Set where the first append is expected."""
         self.next_offset = self.first = offset
 
+    def load(self, entries: Entries, first: int, end: int, *, begin: int, compacted: int) -> None:
+        """Hold what an index says that was written whole; nothing is in here yet.
+
+        Args:
+            entries: in order, without a gap.
+            first: the offset at which they begin.
+            end: where they end.
+            begin: the first offset that is kept, which entries elsewhere may stand for.
+            compacted: up to where compacted ones go.
+        """
+        self._entries, self._nexts = entries, next_offsets(entries)
+        self.count, self.first, self.next_offset = len(entries), first, end
+        self.begin, self.compacted = begin, compacted
+
     def extend(self, entries: Entries, origin: str, *, is_old: bool = False) -> None:
         """Add appends, in order.
 

@@ -66,7 +66,7 @@ class BusOptions:
     @classmethod
     def of(cls, settings: BusSettings) -> BusOptions:
         """Return the options from settings; others keep their defaults."""
-        return cls(**vars(settings))
+        return cls(**{name: one for name, one in vars(settings).items() if name != "address"})
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""

@@ -203,7 +203,7 @@ class SettingsFiles(SettingsStore):
 
     def _read(self, number: int) -> StreamSettings:
         path = self._path(number)
-        return _from_json(self._files.read(path), number, str(path))
+        return settings_from_json(self._files.read(path), number, str(path))
 
 
 def _to_json(number: int, settings: StreamSettings) -> bytes:
@@ -214,7 +214,13 @@ def _to_json(number: int, settings: StreamSettings) -> bytes:
     return signed_json({"format": FORMAT, "number": number, "settings": plain})
 
 
-def _from_json(data: bytes, number: int, origin: str) -> StreamSettings:
+def settings_from_json(data: bytes, number: int, origin: str) -> StreamSettings:
+    """Read settings of a stream.
+
+    Raises:
+        CorruptDataError: they are damaged, or of another number.
+        InvalidInputError: they are of a newer version.
+    """
     content = verified_json(data, origin, FORMAT)
     if content["number"] != number:
         raise CorruptDataError(
@@ -480,7 +486,7 @@ class CompactionPinFiles(CompactionPinStore):
             unique = self._clock.new_id()
             path = self._folder / f"{reader}~{unique}.json"
             is_made = self._files.publish(path, signed_json(content))
-        self._remove(self._paths("~"))
+        self._stop_compactions()
         try:
             self._fences.check(fence)
         except NotOwnerError:
@@ -519,6 +525,10 @@ class CompactionPinFiles(CompactionPinStore):
         finally:
             self._files.remove(draft)
         return True
+
+    def _stop_compactions(self) -> None:
+        """Let no compaction count that may not have seen a hold which is there by now."""
+        self._remove(self._paths("~"))
 
     def _make_folder(self) -> None:
         if not self._folder.is_dir():

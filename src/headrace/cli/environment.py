@@ -264,7 +264,7 @@ def check_bus(settings: Settings, bus: Bus) -> Finding:
         except (HeadraceError, OSError) as error:
             bad.append(f"{name}: {error}")
             advice = "the page on errors says what to do about the code"
-    found = f"{settings.bus_dir}: {count_text(len(names), 'stream')}"
+    found = f"{settings.bus.address or settings.bus_dir}: {count_text(len(names), 'stream')}"
     return Finding("bus", "fail" if bad else "ok", "; ".join([found, *bad]), advice)
 
 

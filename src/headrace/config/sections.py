@@ -16,6 +16,7 @@ from typing import Literal
 from headrace.config.fields import Section, read_tables, setting
 from headrace.durations import duration_ms, duration_text, moment_ms
 from headrace.errors import InvalidInputError
+from headrace.objects import Address
 
 MIB = 1 << 20
 
@@ -228,10 +229,26 @@ class TracingSettings(Section):
     sample: float = setting(1.0, least=0, most=1, description="share of epochs that are traced")
 
 
+def storage_address(value: object) -> object:
+    """Return the address of an object storage in one form; nothing stays nothing."""
+    if not isinstance(value, str) or not value:
+        return value
+    try:
+        return str(Address.read(value))
+    except InvalidInputError as error:
+        raise UnfitError(error.message) from error
+
+
 @dataclass(frozen=True, kw_only=True)
 class BusSettings(Section):
-    """How streams are written."""
+    """Where streams are, and how they are written."""
 
+    address: str = setting(
+        "",
+        read=storage_address,
+        description="`s3://BUCKET/PREFIX`, or `gs://` or `az://` likewise, which all hosts reach, "
+        "for all streams of the home; empty: the folder bus, below home",
+    )
     fsync: Literal["always", "interval", "never"] = setting(
         "always",
         description="when an append survives a power failure; always: at its return; "

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from headrace import redaction
 from headrace.config import samza
 from headrace.config.explore import ExploreSettings, UiSettings
-from headrace.config.fields import FieldInfo, Section, UnfitError, fields_of, setting
+from headrace.config.fields import FieldInfo, Section, fields_of, setting
 from headrace.config.inputs import INPUTS, InputSettings
 from headrace.config.outputs import OUTPUTS, OutputSettings
 from headrace.config.sections import (
@@ -30,10 +30,11 @@ from headrace.config.sections import (
     absolute,
     read_start,
     spark_texts,
+    storage_address,
 )
 from headrace.errors import InvalidInputError
 from headrace.objects import Address
-from headrace.remote import local_path
+from headrace.remote import bound_caches, local_path
 
 OPEN_KEY = "spark.conf."  # everything below it belongs to Spark and is not checked here
 
@@ -300,22 +301,13 @@ class StandbySettings(Section):
         return self.copies if self.enabled else 0
 
 
-def _storage_address(value: object) -> object:
-    if not isinstance(value, str) or not value:
-        return value
-    try:
-        return str(Address.read(value))
-    except InvalidInputError as error:
-        raise UnfitError(error.message) from error
-
-
 @dataclass(frozen=True, kw_only=True)
 class StorageSettings(Section):
     """Where the storages of jobs are: manifests, segments, snapshots, plans."""
 
     address: str = setting(
         "",
-        read=_storage_address,
+        read=storage_address,
         description="`s3://BUCKET/PREFIX`, or `gs://` or `az://` likewise, which all hosts of a "
         "job reach; empty: the folder jobs, below home",
     )
@@ -457,6 +449,13 @@ class Settings(Section):
                 f"{self.storage.address}: copies are made to a folder of a file system; use "
                 "state.durability=epoch, which commits each epoch to the storage"
             )
+        own, other = self.storage.address, self.bus.address
+        if own and other and f"{own}/".startswith(f"{other}/"):
+            raise InvalidInputError(
+                f"storage.address {own} is in bus.address {other}; give each a prefix of its own, "
+                f"such as {other}/jobs and {other}/bus"
+            )
+        bound_caches(self.storage.cache_bytes)
         for name in ("remote", "spark", "alerts", "tracing"):
             redaction.remember_setting(name, {**vars(getattr(self, name)), "rules": ()})
         for one in self.inputs.values():
@@ -465,7 +464,9 @@ class Settings(Section):
 
     @property
     def bus_dir(self) -> Path:
-        """Streams of the file bus."""
+        """Streams: a folder, or what stands for ``bus.address`` on this host."""
+        if self.bus.address:
+            return local_path(Address.read(self.bus.address), self.state_dir)
         return self.home / "bus"
 
     @property

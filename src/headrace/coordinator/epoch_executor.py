@@ -23,6 +23,7 @@ from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.coordinator.outputs import BusAppend, SinkCommitter, bus_appends
 from headrace.errors import HeadraceError, InternalError, NotOwnerError, UnavailableError
 from headrace.faults import fault
+from headrace.files import local_copy
 from headrace.graph.semantics import CommitAction, Semantics
 from headrace.runtime.async_loop import with_rare_gc
 from headrace.runtime.orders import SinkPart
@@ -358,7 +359,7 @@ class EpochExecutor:
     def _append_rows(self, one: BusAppend) -> int:
         """Append without a producer: nothing remembers that it was done."""
         stream = self._bus.stream(one.stream)
-        path, fence = self._storage.root / one.path, self._writer.fence
+        path, fence = local_copy(self._storage.root / one.path), self._writer.fence
         stream.append_file(one.partition, path, one.ranges, fence=fence)
         fault("output.emitted")
         return one.rows

@@ -466,12 +466,13 @@ def open_worker(settings: WorkerSettings, state_dir: Path | None = None) -> Slot
             sys.path.insert(0, path)
     state_dir = state_dir or Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir))
     storage = on_host(Path(settings.storage), state_dir)
+    bus = on_host(Path(settings.bus), state_dir)
     bound_caches(settings.storage_cache_bytes)
     return open_host(
         storage=storage,
-        bus=saved_inputs(open_bus(Path(settings.bus)), storage),
+        bus=saved_inputs(open_bus(bus), storage),
         state_dir=state_dir,
-        clock=SteadyClock(SystemClock(), record=Path(settings.bus) / CLOCK_RECORD),
+        clock=SteadyClock(SystemClock(), record=bus / CLOCK_RECORD),
         files=Files(),
         adopt_bytes=settings.adopt_bytes,
         copy=Path(settings.copy) if settings.copy else None,

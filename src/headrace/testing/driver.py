@@ -15,6 +15,7 @@ from headrace.bus import Bus, BusOptions, Fsync, StreamSpec, open_bus
 from headrace.clock import ClockDeviation, SteadyClock
 from headrace.closeable import Closeable
 from headrace.config import (
+    BusSettings,
     EpochSettings,
     JobSettings,
     PlacementSettings,
@@ -163,6 +164,7 @@ class TestDriver(CommittedView, Closeable):
         placement: settings of the section ``placement``; by default the job does not wait for a
             lost host.
         storage: an address as of the setting ``storage.address``, where the job's files are.
+        bus: an address as of the setting ``bus.address``, where its streams are.
 
     Attributes:
         hosts: number of hosts; ``slots`` likewise.
@@ -200,6 +202,7 @@ class TestDriver(CommittedView, Closeable):
         inputs: Mapping[str, Mapping[str, Any]] | None = None,
         outputs: Mapping[str, Mapping[str, Any]] | None = None,
         storage: str = "",
+        bus: str = "",
     ) -> None:
         self.job, self.slots, self.hosts = job, slots, hosts
         self._background = background
@@ -217,6 +220,7 @@ class TestDriver(CommittedView, Closeable):
             placement=PlacementSettings(**{"wait_s": 0.0, **(placement or {})}),
             standby=StandbySettings(enabled=standby_copies > 0, copies=max(1, standby_copies)),
             storage=StorageSettings(address=storage),
+            bus=BusSettings(address=bus),
             epoch=EpochSettings(max_rows=max_rows, max_bytes=max_bytes),
             state=StateSettings(
                 dir=self.state_dir(0),
@@ -225,7 +229,7 @@ class TestDriver(CommittedView, Closeable):
                 keep_epochs=keep_epochs,
             ),
         )
-        self._memory_bus = memory_bus
+        self._memory_bus = memory_bus and not bus
         self.bus = self._open_bus()
         self._files = Files(sync=False)
         self.runner = self._new_runner(job.name)

@@ -34,6 +34,18 @@ def test_state_can_live_on_another_disk_than_home(tmp_path: Path) -> None:
     assert settings.bus_dir == Path.cwd() / ".headrace" / "bus"
 
 
+def test_streams_and_jobs_in_a_bucket_have_prefixes_of_their_own(tmp_path: Path) -> None:
+    """What stands for them on this host is below the folder of its state."""
+    sets = [f"state.dir={tmp_path}", "bus.address=s3://b/x/bus", "storage.address=s3://b/x/jobs"]
+    settings = load_settings(None, sets, {})
+    assert settings.bus_dir == tmp_path / "_remote" / "s3" / "b" / "x" / "bus"
+    assert settings.jobs_dir == tmp_path / "_remote" / "s3" / "b" / "x" / "jobs"
+    with pytest.raises(InvalidInputError, match=r"is in bus\.address s3://b/x; give each a prefix"):
+        load_settings(None, ["bus.address=s3://b/x/", "storage.address=s3://b/x/jobs"], {})
+    with pytest.raises(InvalidInputError, match=r"expected s3://BUCKET"):
+        load_settings(None, ["bus.address=x//b"], {})
+
+
 def test_a_setting_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         JobSettings().tasks = 3  # type: ignore[misc]

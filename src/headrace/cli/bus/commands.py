@@ -338,7 +338,7 @@ def ls(as_json: Json = False, home: Home = None) -> None:
         show_json(*found)
     elif not found:
         typer.echo(
-            f"no streams in {settings.bus_dir}; "
+            f"no streams in {settings.bus.address or settings.bus_dir}; "
             "make one with: headrace bus create NAME --schema ..."
         )
     else:

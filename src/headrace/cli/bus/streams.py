@@ -68,7 +68,7 @@ def _stored_bytes(bus: Bus, name: str) -> int | None:
     from headrace.bus import FileBus
 
     if not isinstance(bus, FileBus):
-        return None
+        return sum(stored.bytes for stored in bus.stream(name).stored())
     folder = bus.root / "streams" / name
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
