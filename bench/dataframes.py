@@ -1,4 +1,4 @@
-"""What the internal stream of ``g.input_dataframe`` costs: one bounded job, three kinds of input.
+"""What ``g.input_dataframe`` costs: one bounded job, three kinds of input.
 
     python bench/dataframes.py [--rows 10000000] [--times 2] [--out FILE]
 
@@ -7,10 +7,10 @@ job has two tasks, and reads two partitions of
 
 stream     a stream that has the rows already
 files      the same rows in Parquet files, as ``inputs.in.files`` names them: read by its tasks
-dataframe  the same files as a DataFrame: read by Spark, appended to the internal stream, and read
+dataframe  the same files as a DataFrame: read by Spark, written to files of the run, and read
 
 Seconds are those of the clock, from before the run is planned until it has ended; ``starting_s`` is
-the part of it before the first epoch, in which the internal stream is made; ``cpu_s`` is processor
+the part of it before the first epoch, in which Spark reads the DataFrame; ``cpu_s`` is processor
 time of the driver, the JVM and all workers. With ``--out`` the result goes to a file for
 bench/page.py.
 """

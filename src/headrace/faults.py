@@ -107,6 +107,7 @@ FAULT_POINTS: dict[str, str] = {
     "pipe.output_staged": "output of a span is durable, no checkpoint names it",
     "pipe.checkpointed": "a checkpoint is durable, its output is not in its stream",
     "pipe.appended": "the output of a checkpoint is in its stream, the pipe does not know yet",
+    "spark.rows_written": "the rows of a DataFrame are in files of the run, no list names them yet",
     "spark.staged": "a task of Spark has staged its rows for a stream, nobody knows yet",
     "spark.recorded": "it is durable which staged files a batch of Spark is, none is appended",
     "spark.part_appended": "one staged file of a batch of Spark is appended",

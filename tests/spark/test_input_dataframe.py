@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.homes import load_settings
@@ -17,6 +19,7 @@ from tests.support.runs import JobControl, World, on_spark, read_stream, run_dri
 import headrace as hr
 from headrace import Job
 from headrace.errors import InvalidInputError
+from headrace.faults import injected
 
 pytestmark = pytest.mark.spark
 
@@ -74,8 +77,53 @@ def test_a_batch_frame_is_read_once_in_each_run_and_no_row_is_late(
     assert sum(row["total"] for row in first) == sum(range(2000))
     result = run_job(job, settings)
     assert (result.state.run, result.rows) == (2, 2000)
-    assert len(read_stream(tmp_path, "summing.numbers.dataframe")) == 2000
+    assert not (tmp_path / "bus" / "summing.numbers.dataframe").exists()
     assert len(read_stream(tmp_path, "totals")) == 2 * len(first)
+
+
+class Died(Exception):
+    """What a driver dies of."""
+
+
+def test_rows_of_a_run_are_written_once_with_the_columns_that_it_reads(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A driver that dies before the rows are listed writes them again; after that none does."""
+
+    def wide(session: SparkSession) -> DataFrame:
+        return session.range(900).selectExpr("id % 7 k", "id v", "id * 100 at", "repeat('x', 9) t")
+
+    def die_at(point: str) -> Callable[[str], None]:
+        def hook(met: str) -> None:
+            if met == point:
+                raise Died
+
+        return hook
+
+    settings = load_settings(None, [f"home={tmp_path}", "job.bounded=true"], {})
+    folder = tmp_path / "jobs" / "summing" / "frames" / "numbers"
+    with pytest.raises(Died), injected(die_at("spark.rows_written"), ("spark.rows_written",)):
+        run_job(summing(wide), settings)
+    assert not (folder / "rows.json").exists()
+    with pytest.raises(Died), injected(die_at("commit.published"), ("commit.published",)):
+        run_job(summing(wide), settings)
+    written = sorted((folder / "rows").iterdir())
+    found = [pa.ipc.open_file(path).read_all() for path in written]
+    assert sum(table.num_rows for table in found) == 900
+    assert {tuple(table.column_names) for table in found} == {("k", "v", "at")}
+
+    @hr.job("summing")
+    def reads_more(g: hr.Graph) -> None:
+        rows = g.input_dataframe("numbers", wide, time="at", partitions=2)
+        rows.partition_by("t").window(hr.tumbling("10s"), total=hr.agg.sum("v")).send_to(
+            g.output("totals")
+        )
+
+    with pytest.raises(InvalidInputError, match=r"reads \['t'\] now: .* jobs reset summing"):
+        run_job(reads_more, settings)
+    assert run_job(summing(wide), settings).state.ended
+    assert sorted((folder / "rows").iterdir()) == written
+    assert sum(row["total"] for row in read_stream(tmp_path, "totals")) == sum(range(900))
 
 
 def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(

@@ -39,11 +39,13 @@ from headrace.sources.bounded_bus import (
     resolve_inputs,
     underlying_bus,
 )
-from headrace.sources.listing import load_listing, save_listing
+from headrace.sources.listing import BoundedSource, load_listing, save_listing
 from headrace.sources.wanted_inputs import input_settings
 
 
-def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
+def bounded_bus(
+    graph: JobGraph, context: JobContext, frames: Mapping[str, BoundedSource] | None = None
+) -> Bus:
     """Return the bus as the run of a job is to have it, with what stands for its inputs.
 
     Call before the job is planned, and after its next run has begun, if it is to begin one.
@@ -51,6 +53,7 @@ def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
     Args:
         graph: of the job.
         context: of the job.
+        frames: rows of DataFrames that the run has in files, by their internal streams.
 
     Raises:
         InvalidInputError: an input cannot be what the settings say, or is another than that which
@@ -58,11 +61,12 @@ def bounded_bus(graph: JobGraph, context: JobContext) -> Bus:
     """
     settings, bus, where = context.settings, context.bus, context.storages
     shared = where.copy or where.storage  # what the next host finds, should this one be lost
-    if not input_settings(graph, settings) and not load_listing(shared):
+    if not frames and not input_settings(graph, settings) and not load_listing(shared):
         return underlying_bus(bus)
     found = BoundedInputBus(underlying_bus(bus))
     has_state = _has_state(where.readable)
-    resolve_inputs(graph, found, settings, shared, context.files, has_state=has_state)
+    files = context.files
+    resolve_inputs(graph, found, settings, shared, files, has_state=has_state, frames=frames)
     if any(one.pattern for one in found.sources.values()):
         found.follow(partial(matched_sources, graph, settings), context.clock)
     return found

@@ -8,7 +8,7 @@ nothing else.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -52,6 +52,7 @@ from headrace.redaction import redacted
 from headrace.remote import is_remote
 from headrace.sources.bounded_bus import check_bounded_inputs as check_inputs
 from headrace.sources.bounded_bus import underlying_bus, with_dataframes
+from headrace.sources.listing import BoundedSource
 from headrace.sources.wanted_inputs import input_settings
 
 
@@ -187,13 +188,15 @@ class JobRun:
     listeners: RunListeners = field(default_factory=RunListeners)
     takes_over: bool = False
 
-    def deployed(self, job: Job, ready: Callable[[], None] | None = None) -> tuple[Deployment, ...]:
+    def deployed(
+        self, job: Job, ready: Callable[[], Mapping[str, BoundedSource]] | None = None
+    ) -> tuple[Deployment, ...]:
         """Plan a job whose lock this process holds, and save its parts for the slots.
 
         Args:
             job: made by ``headrace.job``.
             ready: called once the run has begun, before the job is planned; fills the streams of
-                inputs that are DataFrames.
+                inputs that are DataFrames, and returns the files that stand for the others.
 
         Raises:
             NotOwnerError: another host drives it.
@@ -218,11 +221,12 @@ class JobRun:
             begun = begin_bounded_run(context, check)
             if begun is not None:
                 self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
-        if ready is not None:
-            ready()
-        found = self.retry.retry_while_blocked(lambda: bounded_bus(graph, context))
+        rows = {} if ready is None else ready()
+        found = self.retry.retry_while_blocked(lambda: bounded_bus(graph, context, rows))
         if found is None:
-            found = bounded_bus(graph, context)  # there is nothing to show but what was waited for
+            found = bounded_bus(
+                graph, context, rows
+            )  # there is nothing to show but what was waited for
         self.context = context = replace(context, bus=found)
         deployed = deploy(graph, context, job.function.__module__)
         leave_dataframes(graph, deployed, settings)

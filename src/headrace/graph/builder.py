@@ -408,7 +408,8 @@ class Graph:
 
         The driver appends its rows to an internal stream of the job, each once, whatever crashes;
         the job reads that. For a streaming DataFrame, Spark's checkpoint in the job's storage is
-        the record of what was read. With ``--bounded``, the DataFrame is read to its end first.
+        the record of what was read. With ``--bounded``, the DataFrame is read to its end first; a
+        batch one then goes to files of the run instead of a stream.
 
         Args:
             name: of the operator, and of its internal stream ``JOB.NAME.dataframe``.

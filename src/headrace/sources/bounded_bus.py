@@ -489,6 +489,7 @@ def resolve_inputs(
     files: Files,
     *,
     has_state: bool,
+    frames: Mapping[str, BoundedSource] | None = None,
 ) -> None:
     """Let bounded inputs stand for streams: as the run began with, or as they are now.
 
@@ -499,12 +500,14 @@ def resolve_inputs(
         storage: of the job.
         files: the file system.
         has_state: whether the job is in the middle of a run.
+        frames: rows of DataFrames that the run has in files, by their internal streams.
 
     Raises:
         InvalidInputError: an input cannot be what the settings say, or is another than that which
             the run began with.
     """
     held = (load_listing(storage) or {}) if has_state else {}
+    held = {name: one for name, one in held.items() if not one.is_dataframe}
     asked = wanted_inputs(graph, settings)
     given = {name: one for name, (_, one) in asked.items()}
     matched = {name for name, (operator, _) in asked.items() if operator.pattern}
@@ -514,7 +517,7 @@ def resolve_inputs(
     held = {name: one for name, one in held.items() if not one.pattern or name in matched}
     # A log is the same however it is reached, and has rows that its list did not: asked again.
     again = {name for name in given if name not in held or held[name].address}
-    sources = held | _found(graph, bus.plain, settings, storage, again)
+    sources = held | _found(graph, bus.plain, settings, storage, again) | dict(frames or {})
     if sources or load_listing(storage) is not None:
         save_listing(storage, sources, files)
     bus.use(sources)

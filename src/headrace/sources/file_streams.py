@@ -1,7 +1,7 @@
 """Files, and a range of a stream, as bounded streams that are read by offset.
 
-A file is cut into splits: row groups of Parquet, stretches of lines of text. They are counted when
-a run begins; the splits read last are kept.
+A file is cut into splits: row groups of Parquet, batches of Arrow, stretches of lines of text. They
+are counted when a run begins; the splits read last are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.bus.read_only import ReadOnlyStream
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.schema import as_milliseconds, normalise
 from headrace.sources.files import DecompressedFile, LineReader, codec_of, open_address, open_text
-from headrace.sources.listing import ROW_GROUP, BoundedSource, FileSplit, SourceFile
+from headrace.sources.listing import ARROW, ROW_GROUP, BoundedSource, FileSplit, SourceFile
 from headrace.sources.text_rows import BadLine, CsvRowReader, JsonRowReader
 
 SPLIT_BYTES = 4 << 20
@@ -207,7 +207,9 @@ class SplitReader:
         """
         key = (unit.file, unit.begin, tuple(columns))
         found = self._kept.pop(key, None)
-        if found is None:
+        if found is None and self._form == ARROW:
+            found = self._arrow(unit, columns)
+        elif found is None:
             is_parquet = unit.line == ROW_GROUP
             found = self._parquet(unit, columns) if is_parquet else self._text(unit, columns)
         self._kept[key] = found
@@ -237,6 +239,23 @@ class SplitReader:
             batch = normalise(table.select(list(columns)), pa.schema(fields))
         except InvalidInputError as error:
             raise InvalidInputError(f"{address}: {error.message}") from error
+        return SplitRows(batch, np.arange(unit.rows), ())
+
+    def _arrow(self, unit: FileSplit, columns: Sequence[str]) -> SplitRows:
+        """Map a batch of what was written of a DataFrame; nothing else writes there."""
+        address = self._files[unit.file].address
+        try:
+            with pa.memory_map(address) as source:
+                batch = pa.ipc.open_file(source).get_batch(unit.begin)
+        except (pa.ArrowException, OSError, IndexError) as error:
+            raise CorruptDataError(
+                f"{address}, with rows of a Spark DataFrame, cannot be read: "
+                f"{str(error).splitlines()[0]}; put it back, or start over with headrace jobs "
+                "delete",
+                file=address,
+            ) from error
+        fields = [self._spec.schema.field(name) for name in columns]
+        batch = normalise(batch.select(list(columns)), pa.schema(fields))
         return SplitRows(batch, np.arange(unit.rows), ())
 
     def _filling(self, field: pa.Field, rows: int, address: str) -> pa.Array:

@@ -1,7 +1,8 @@
 """What stands for the streams of a job: fixed when a run begins, kept beside its manifests.
 
-A file is cut into units: row groups of Parquet, stretches of lines of text. A partition is a list
-of units one after the other, so that a row's offset is its place among the rows of all of them.
+A file is cut into units: row groups of Parquet, batches of Arrow, stretches of lines of text. A
+partition is a list of units one after the other, so that a row's offset is its place among the
+rows of all of them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from headrace.records.schema import schema_from_text, schema_to_text
 NAME = "sources.json"
 FORMAT = 1
 ROW_GROUP = -1
+ARROW = "arrow"
+"""The form of files that rows of a Spark DataFrame were written to when the run began."""
 
 
 class FileSplit(msgspec.Struct, frozen=True, array_like=True):
-    """Rows of a file: a row group by its number, or the bytes from ``begin`` to ``end``.
+    """Rows of a file: row group or batch by its number, or the bytes from ``begin`` to ``end``.
 
-    ``line`` is how many lines are before them; ``ROW_GROUP``: it is Parquet.
+    ``line`` is how many lines are before them; ``ROW_GROUP``: it is Parquet or Arrow.
     """
 
     file: int
@@ -35,7 +38,10 @@ class FileSplit(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True, array_like=True):
-    """A file by its address, how long it was, and of CSV its line of names."""
+    """A file by its address, how long it was, and of CSV and Arrow its columns.
+
+    ``header`` is the line of names of CSV, or the names of what an Arrow file has, one a line.
+    """
 
     address: str
     bytes: int
@@ -70,6 +76,16 @@ class BoundedSource(msgspec.Struct, frozen=True):
     address: str = ""
     count: int = 0
     pattern: str = ""
+
+    @property
+    def is_dataframe(self) -> bool:
+        """Whether its files have the rows of a Spark DataFrame."""
+        return self.form == ARROW
+
+    @property
+    def held_columns(self) -> tuple[str, ...] | None:
+        """The columns that files of a DataFrame have; ``None``: it has no rows."""
+        return tuple(self.files[0].header.split("\n")) if self.files else None
 
     @property
     def rows(self) -> int:

@@ -1,5 +1,6 @@
 """Appends what Spark DataFrames have to the internal streams of a job's inputs.
 
+The rows of a batch DataFrame in a bounded run go to files instead (``dataframe_files``).
 Of a batch DataFrame all rows are one write, done once in a run of the job. Of a streaming one each
 batch is a write under the query's identity and the batch's number, so that Spark's checkpoint, in
 the job's storage, decides what was read, and a batch that Spark replays is appended once. What
@@ -19,20 +20,13 @@ import msgspec
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
-from pyspark.errors import (
-    AnalysisException,
-    IllegalArgumentException,
-    ParseException,
-    PySparkException,
-)
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.bus import Bus, Fence, StreamSpec
-from headrace.clock import Clock, SystemClock
+from headrace.clock import SystemClock
 from headrace.config import Settings
-from headrace.config.inputs import INPUT_KEY, FrameSettings
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import JobControl
@@ -42,163 +36,19 @@ from headrace.coordinator.slot_reports import slot_error
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.fencing import FencedFiles
 from headrace.files import Files
-from headrace.graph.operators import (
-    FRAME_FOLDER,
-    FRAME_NOTE,
-    FrameSource,
-    Input,
-    JobGraph,
-    SettingsFrame,
-)
-from headrace.records.schema import normalise_schema
+from headrace.graph.operators import FRAME_FOLDER, FRAME_NOTE, FrameSource, Input, JobGraph
+from headrace.remote import is_remote
 from headrace.runtime.orders import SlotFailure, SlotReport
 from headrace.runtime.slot import describe_failure
 from headrace.sources.bounded_bus import input_changed
+from headrace.sources.listing import BoundedSource
+from headrace.spark.configured_dataframes import configured_dataframe
 from headrace.spark.data_source import QUERY, query_write
+from headrace.spark.dataframe_files import RowFiles, read_columns
 from headrace.spark.slot_rdd import first_line
 from headrace.spark.source_options import StreamLocation
 from headrace.spark.staging import BatchWriterId, Checkpoint, Committer, StagedPart, Stager
 from headrace.spark.versions import arrow_schema
-
-_MISTAKES = (AnalysisException, IllegalArgumentException, ParseException)
-_AWAY = "FAILED_JDBC"  # which Spark counts among mistakes of the query
-_NO_SOURCE = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "NoClassDefFoundError")
-
-
-def configured_dataframe(
-    session: SparkSession, instead: SettingsFrame, time: str | None, clock: Clock
-) -> DataFrame:
-    """Return the DataFrame that the settings put in the place of a stream.
-
-    Args:
-        session: of Spark.
-        instead: what they say, and the columns that it has to have.
-        time: its event-time column.
-        clock: for names.
-
-    Raises:
-        InvalidInputError: Spark cannot make it of what the settings say, or its columns are not
-            those that the job reads.
-        UnavailableError: what it is read from does not answer, or lacks a package.
-    """
-    given = instead.given.dataframe
-    assert given is not None
-    key = f"setting {INPUT_KEY}{instead.stream}.dataframe"
-    with redacted_errors(key, given):
-        frame = _chosen(session, _read(session, given), given, clock)
-        frame = _with_columns(frame, instead.columns, key)
-        return _between(frame, time, instead.given.begin_ms, instead.given.end_ms, key)
-
-
-@contextmanager
-def redacted_errors(key: str, given: FrameSettings) -> Iterator[None]:
-    """Tell what Spark says while it makes a DataFrame, without what may be secret."""
-    try:
-        yield
-    except (PySparkException, Py4JJavaError) as error:
-        # What a mistake shows of options may be a password: the log has the error without them.
-        cause = given.redacted(error)
-        said = first_line(cause)
-        if any(word in str(error) for word in _NO_SOURCE):
-            raise UnavailableError(
-                f"{key}: Spark has no {given.format or given.table}: {said}; name the package that "
-                "has it, such as spark.conf.spark.jars.packages=GROUP:NAME:VERSION"
-            ) from cause
-        if isinstance(error, _MISTAKES) and _AWAY not in said:
-            raise InvalidInputError(f"{key}: {said}") from cause
-        raise UnavailableError(
-            f"{key}: Spark could not reach {given.text}: {said}; Spark's log has the details"
-        ) from cause
-
-
-def _read(session: SparkSession, given: FrameSettings) -> DataFrame:
-    reader = session.readStream if given.streaming else session.read
-    if given.options:
-        reader = reader.options(**given.options)
-    if given.columns is not None:
-        reader = reader.schema(given.columns)
-    if given.table is not None:
-        return reader.table(given.table)
-    assert given.format is not None
-    return reader.format(given.format).load(given.load)
-
-
-def _chosen(
-    session: SparkSession, frame: DataFrame, given: FrameSettings, clock: Clock
-) -> DataFrame:
-    """Do to a DataFrame what the settings say in SQL."""
-    if given.select is None and given.where is None:
-        return frame
-    view = f"headrace_{clock.new_id()}".replace("-", "_")
-    frame.createOrReplaceTempView(view)
-    try:
-        where = "" if given.where is None else f" WHERE {given.where}"
-        return session.sql(f"SELECT {given.select or '*'} FROM `{view}`{where}")
-    finally:
-        session.catalog.dropTempView(view)
-
-
-def _with_columns(frame: DataFrame, wanted: pa.Schema | None, key: str) -> DataFrame:
-    """Return the wanted columns, in their order; Spark takes names of either case as equal.
-
-    Raises:
-        InvalidInputError: names all that are missing or of another type.
-    """
-    try:
-        found = normalise_schema(arrow_schema(frame.schema))
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{key}: {error.message}, with dataframe.select") from error
-    if wanted is None:
-        return frame
-    names = {name.lower(): name for name in reversed(found.names)}
-    chosen: list[Column] = []
-    wrong: list[str] = []
-    for column in wanted:
-        name = column.name if column.name in found.names else names.get(column.name.lower())
-        if name is None:
-            wrong.append(f"no column {column.name!r}")
-        elif not _fits(found.field(name).type, column.type):
-            wrong.append(f"column {column.name!r} is {found.field(name).type}, not {column.type}")
-        else:
-            chosen.append(F.col(f"`{name.replace('`', '``')}`").alias(column.name))
-    if wrong:
-        raise InvalidInputError(
-            f"{key}: found {'; '.join(wrong)}; it has {', '.join(found.names)}: say what the job's "
-            "columns are made of with dataframe.select, such as 'cast(price as double) price'"
-        )
-    return frame.select(*chosen)
-
-
-def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values can be had without loss; which of them are too large is seen later."""
-    is_int, is_float, types = pa.types.is_integer, pa.types.is_floating, pa.types
-    if is_int(found):
-        return bool(is_int(wanted) or is_float(wanted))
-    if types.is_decimal(found) and types.is_decimal(wanted):
-        return bool(found.scale <= wanted.scale)
-    return bool(found.equals(wanted) or (is_float(found) and is_float(wanted)))
-
-
-def _between(
-    frame: DataFrame, time: str | None, begin_ms: int | None, end_ms: int | None, key: str
-) -> DataFrame:
-    """Leave out rows whose event time is outside of a range; what has none is refused later on."""
-    if begin_ms is None and end_ms is None:
-        return frame
-    if time is None or time not in frame.columns:
-        raise InvalidInputError(
-            f"{key}: from and to are event times, which it has none of; give time, or "
-            "dataframe.where"
-        )
-    at = F.col(f"`{time}`")
-    is_timestamp = frame.schema[time].dataType.typeName().startswith("timestamp")
-    fits = F.lit(True)
-    for bound, is_end in ((begin_ms, False), (end_ms, True)):
-        if bound is not None:
-            edge = F.timestamp_millis(F.lit(bound)) if is_timestamp else F.lit(bound)
-            fits &= (at < edge) if is_end else (at >= edge)
-    return frame.where(at.isNull() | fits)
-
 
 POLL_S = 0.2
 TRIM_S = 10.0
@@ -246,11 +96,20 @@ class DataFrameFeeds:
         """
         self._made = [DataFrameFeed.of(self, operator) for operator in dataframe_inputs(self.graph)]
 
-    def fill(self) -> None:
+    @property
+    def specs(self) -> dict[str, StreamSpec]:
+        """The internal streams of what was made, by the names of the inputs."""
+        return {feed.operator.name: feed.spec for feed in self._made}
+
+    def fill(self) -> dict[str, BoundedSource]:
         """Make the internal streams, and append what batch DataFrames have; all, when bounded.
 
         Call under the driver's lock, once the DataFrames are made and the run of the job has begun,
         before it is planned.
+
+        Returns:
+            The files of a bounded run that have the rows of batch DataFrames, by the internal
+            streams that they stand for.
 
         Raises:
             InvalidInputError: a DataFrame of other columns than before, or another one.
@@ -264,8 +123,16 @@ class DataFrameFeeds:
             self.bus.fence(self.fence)
         state = load_state(log)
         is_ending = state is not None and state.until is not None
+        found: dict[str, BoundedSource] = {}
+        reads: dict[str, tuple[str, ...]] = {}
+        if any(feed.goes_to_files for feed in self._made):
+            reads = read_columns(self.graph, self.bus, self.settings, self.specs)
         for feed in self._made:
+            feed.reads = reads.get(feed.operator.name, ())
             feed.prepare(state)
+            if feed.is_filed:
+                found[feed.operator.stream] = feed.filed()
+                continue
             if is_ending:  # where the inputs end is known, and all of it is there
                 continue
             if not feed.frame.isStreaming:
@@ -276,6 +143,7 @@ class DataFrameFeeds:
                 feed.check()
             else:
                 self._streaming.append(feed)
+        return found
 
     @contextmanager
     def running(self, control: JobControl, deployed: Sequence[Deployment]) -> Iterator[None]:
@@ -329,6 +197,8 @@ class DataFrameFeed:
     query: StreamingQuery | None = None
     failure: Exception | None = None
     birth: str = ""
+    reads: tuple[str, ...] = ()
+    is_filed: bool = False
 
     @classmethod
     def of(cls, feeds: DataFrameFeeds, operator: Input) -> DataFrameFeed:
@@ -352,7 +222,7 @@ class DataFrameFeed:
                 f"{type(frame).__name__}; expected a Spark DataFrame"
             )
         feed = cls(feeds, operator, source, frame)
-        feed._spec()  # what it refuses is refused while the stream of the last run is there
+        feed.spec  # noqa: B018 - what it refuses is refused while the rows of the last run are there
         return feed
 
     @property
@@ -366,11 +236,11 @@ class DataFrameFeed:
         return StreamLocation(str(self.feeds.settings.home), self.operator.stream)
 
     def prepare(self, state: JobState | None) -> None:
-        """Make the stream, empty at the first start of a run.
+        """Make the stream, empty at the first start of a run; or find out that files stand for it.
 
-        1. Remove the checkpoint, the stream and what was staged for it. 2. Create the stream.
-        3. Note the run. After a death in between all is done again. After a
-        reset, whose positions are in the stream, it stays.
+        1. Remove the checkpoint, files, the stream and what was staged for it. 2. Create the
+        stream. 3. Note the run. After a death in between all is done again. After a
+        reset, whose positions are in the stream or the files, it stays.
 
         Raises:
             InvalidInputError: the DataFrame has other columns than before.
@@ -381,30 +251,69 @@ class DataFrameFeed:
         noted, self.birth, said = self._noted()
         if said != self.said:
             self._check_same(state, said)
-        bus, is_there = self.feeds.bus, self.operator.stream in self.feeds.bus.names()
+        bus, has_stream = self.feeds.bus, self.operator.stream in self.feeds.bus.names()
+        listed = self._files.listed()
+        is_there = has_stream or listed is not None
         is_same = noted == run and said == self.said
         has_positions = state is not None and self.operator.name in state.inputs
+        if listed is not None and self._lacks(listed, state):
+            is_same = has_positions = False
         if not is_same and not (noted and is_there and has_positions and said == self.said):
             fenced.remove_tree(self.folder)
-            self.birth = ""
-            if is_there:
+            self.birth, listed = "", None
+            if has_stream:
                 bus.remove(self.operator.stream, fence=fence)
-        spec = self._spec()
-        if self.operator.stream in bus.names():
-            self._check_columns(spec)
-        else:
-            bus.create(spec, fence=fence)
+                has_stream = False
+        self.is_filed = listed is not None or (not has_stream and self.goes_to_files)
+        if has_stream:
+            self._check_columns(self.spec)
+        elif not self.is_filed:
+            bus.create(self.spec, fence=fence)
         if not is_same:
             self.birth = self.birth or clock.new_id()
             text = f"{run} {self.birth} {self.said}".encode()
             fenced.replace(self.folder / FRAME_NOTE, text)
 
     @property
+    def _files(self) -> RowFiles:
+        assert self.feeds.fenced is not None
+        return RowFiles(self.folder, self.feeds.fenced, self.feeds.clock)
+
+    @property
+    def goes_to_files(self) -> bool:
+        """Say whether a run that begins has its rows in files: they end, and all hosts see them."""
+        is_bounded = self.feeds.settings.job.bounded and not is_remote(self.feeds.root)
+        return is_bounded and not self.frame.isStreaming
+
+    def _lacks(self, listed: BoundedSource, state: JobState | None) -> bool:
+        """Say whether files of the run lack columns that the job reads now.
+
+        Raises:
+            InvalidInputError: they do, and rows of them count.
+        """
+        held = listed.held_columns
+        lacking = [] if held is None else [name for name in self.reads if name not in held]
+        begins = {} if state is None else state.inputs.get(self.operator.name, {})
+        has_begun = state is not None and bool(state.fingerprint)
+        if lacking and (has_begun or any(one.next_offset for one in begins.values())):
+            job = self.feeds.graph.name
+            raise InvalidInputError(
+                f"job {job!r} is in a run that took columns {list(held or ())} of input "
+                f"{self.operator.name!r}, a Spark DataFrame, and its code reads {lacking} now: end "
+                f"that run with the code that it began with, or start over with headrace jobs "
+                f"reset {job}",
+                job=job,
+            )
+        return bool(lacking)
+
+    @property
     def said(self) -> str:
         """What the settings say that it is; nothing where the code makes it."""
         return "" if self.source.instead is None else self.source.instead.given.text
 
-    def _spec(self) -> StreamSpec:
+    @property
+    def spec(self) -> StreamSpec:
+        """Return the internal stream that it is to have."""
         instead, partitions = self.source.instead, self.source.partitions
         wanted = None if instead is None else instead.columns
         return StreamSpec(
@@ -461,17 +370,32 @@ class DataFrameFeed:
         if not committer.needs_rows(0):
             committer.commit(0, None)
             return
-        frame, time = self.frame, self.operator.time
-        if time is not None and self.source.key:
-            frame = frame.orderBy(time)  # tasks have ranges of time, and are appended in order
-        elif time is not None:
-            partitions = self.feeds.bus.stream(self.operator.stream).spec.partitions
-            frame = frame.repartition(partitions).sortWithinPartitions(time)
         try:
-            committer.commit(0, _stage(frame, write, 0))
+            committer.commit(0, _stage(self._ordered(), write, 0))
         except _OF_SPARK as error:
             failure = self._described(error)
             raise failure from failure.__cause__
+
+    def filed(self) -> BoundedSource:
+        """Return the files that have the rows of a batch DataFrame, written once in this run."""
+        listed = self._files.listed()
+        if listed is not None:
+            return listed
+        said = self.said or f"the Spark DataFrame of input {self.operator.name!r}"
+        try:
+            return self._files.write(self._ordered(), self.spec, self.reads, said)
+        except _OF_SPARK as error:
+            failure = self._described(error)
+            raise failure from failure.__cause__
+
+    def _ordered(self) -> DataFrame:
+        """Return a batch DataFrame by its event time, so that no row is late."""
+        frame, time = self.frame, self.operator.time
+        if time is None:
+            return frame
+        if self.source.key:
+            return frame.orderBy(time)  # tasks have ranges of time, and are read in order
+        return frame.repartition(self.spec.partitions).sortWithinPartitions(time)
 
     def start(self, *, is_bounded: bool) -> StreamingQuery:
         """Start the query that appends a streaming DataFrame, batch by batch."""

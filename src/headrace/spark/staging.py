@@ -226,14 +226,7 @@ class Stager:
         if not stream.spec.key or partitions == 1:
             yield (self._task + self._batch) % partitions, rows
             return
-        keys = encode_columns([rows.column(name) for name in stream.spec.key])
-        places = key_groups(keys.hashes(), partitions)
-        ordered = rows.take(pa.array(np.argsort(places, kind="stable")))
-        present, counts = np.unique(places, return_counts=True)
-        begin = 0
-        for partition, count in zip(present.tolist(), counts.tolist(), strict=True):
-            yield partition, ordered.slice(begin, count)
-            begin += count
+        yield from by_partition(rows, rows.select(list(stream.spec.key)), partitions)
 
     def _written(
         self, path: Path, stream: Stream, chunks: Iterator[tuple[int, pa.RecordBatch]]
@@ -267,6 +260,25 @@ class Stager:
         self._files.sync_folder(path.parent)
         fault("spark.staged")
         return [found[partition] for partition in sorted(found)]
+
+
+def by_partition(
+    rows: pa.RecordBatch, keys: pa.RecordBatch, partitions: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each partition by their key, in their order.
+
+    Args:
+        rows: of any types.
+        keys: their key columns, in stored form.
+        partitions: how many there are.
+    """
+    places = key_groups(encode_columns(keys.columns).hashes(), partitions)
+    ordered = rows.take(pa.array(np.argsort(places, kind="stable")))
+    present, counts = np.unique(places, return_counts=True)
+    begin = 0
+    for partition, count in zip(present.tolist(), counts.tolist(), strict=True):
+        yield partition, ordered.slice(begin, count)
+        begin += count
 
 
 def _digest(batch: pa.RecordBatch) -> int | None:

@@ -29,7 +29,8 @@ from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
 from headrace.sources.bounded_bus import with_dataframes
-from headrace.spark.dataframe_inputs import DataFrameFeed, DataFrameFeeds, redacted_errors
+from headrace.spark.configured_dataframes import redacted_errors
+from headrace.spark.dataframe_inputs import DataFrameFeed, DataFrameFeeds
 from headrace.testing import TestDriver
 
 CSV = {"format": "csv", "load": "/lake", "options": {"key": "hunter2"}}
