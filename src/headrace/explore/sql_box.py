@@ -134,7 +134,8 @@ def read_select(text: str, streams: Iterable[str]) -> BoxQuery:
 
 def _is_of_with(table: exp.Table) -> bool:
     """Say whether a table is a query of ``WITH``: in a query below it, or in one that follows."""
-    name, node = table.name.lower(), table
+    name = table.name.lower()
+    node: Any = table
     while (parent := node.parent) is not None:
         if isinstance(parent, exp.With):  # node is one of its queries
             seen = parent.expressions[: parent.expressions.index(node)]
