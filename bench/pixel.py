@@ -43,6 +43,10 @@ addEventListener("DOMContentLoaded", () => new MutationObserver(() => {
 """
 """Notes when the first chart is on the screen: the task behind the frame in which it is drawn."""
 
+FIRST = """() => new Promise(resolve => {
+    const look = () => window.paintedMs ? resolve(window.paintedMs) : requestAnimationFrame(look);
+    look();
+})"""
 SEEN = """wanted => new Promise(resolve => {
     const look = () => {
         const shown = document.querySelector("details.numbers td.num")?.title.replaceAll(",", "");
@@ -96,8 +100,7 @@ def first_views(browser: Browser, place: dict[str, str], loads: int) -> dict[str
             page.evaluate("performance.timing.loadEventEnd - performance.timing.navigationStart")
         )
         page.goto(place["url"] + "/")
-        page.wait_for_function("window.paintedMs")
-        page_ms.append(page.evaluate("window.paintedMs"))
+        page_ms.append(page.evaluate(FIRST))
         context.close()
     return {"first_view_ms": summary(page_ms), "bare_document_ms": summary(bare_ms)}
 
