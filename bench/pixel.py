@@ -47,10 +47,11 @@ FIRST = """() => new Promise(resolve => {
     const look = () => window.paintedMs ? resolve(window.paintedMs) : requestAnimationFrame(look);
     look();
 })"""
-SEEN = """wanted => new Promise(resolve => {
+SEEN = r"""wanted => new Promise(resolve => {
     const look = () => {
-        const shown = document.querySelector("details.numbers td.num")?.title.replaceAll(",", "");
-        if (Number(shown) < wanted) requestAnimationFrame(look);
+        const facts = document.querySelector(".facts")?.textContent ?? "";
+        const rows = / of ([\d,]+) rows scanned/.exec(facts)?.[1].replaceAll(",", "");
+        if (!rows || Number(rows) < wanted) requestAnimationFrame(look);
         else requestAnimationFrame(() => setTimeout(() => resolve(Date.now())));
     };
     look();
@@ -155,7 +156,6 @@ def main() -> None:
                 page.goto(
                     f"{place['url']}/explore?stream=beats&{times}&view=bars&show=count&live=1"
                 )
-                page.locator("details.numbers summary").click()
                 report |= beats(page, bus, place["url"], asked.beats)
                 browser.close()
     print(json.dumps(report))

@@ -43,6 +43,9 @@ def parse_words(source: SqlText, words: Sequence[Token] | None = None) -> Any:
         at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
         text = str(found["description"]).rstrip(".").lower()
         raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
+    except IndexError as error:  # sqlglot looks behind the last word, as of SHOW ALL
+        end = len(source.text)
+        raise source.mistake("this is no SQL that is known here", Place(0, max(1, end))) from error
     if tree is None or others:
         end = len(source.text)
         raise source.mistake("expected one expression", Place(0, max(1, end)))

@@ -110,6 +110,8 @@ def test_mistakes_show_their_place(box: Explored) -> None:
         box.sql("select *\nfrom wep")
     with pytest.raises(InvalidInputError, match=r"query:1:\d+: this is no SQL that is known here"):
         box.sql("select from where")
+    with pytest.raises(InvalidInputError, match=r"query:1:1: this is no SQL that is known here"):
+        box.sql("show all")
     with pytest.raises(InvalidInputError, match="a quote or a comment has no end"):
         box.sql("select 'a from web")
 
