@@ -1,6 +1,6 @@
 """How quickly streams are kept and queried, beside DuckDB over one Parquet file, as JSON.
 
-    python bench/explore.py [--rows 10000000] [--queries 40] [--threads 2] [--beats 40]
+    python bench/explore.py [--rows 10000000] [--queries 40] [--threads 2] [--beats 40] [--busy]
 
 Appends rows to a stream in a home of its own, has the tailer keep them while a live chart asks,
 and then asks for a group-by with two filters, with other values each time: by the engine
@@ -119,7 +119,7 @@ def new_plain(threads: int) -> Any:
     return duckdb.connect(config={"threads": threads})
 
 
-def ingest(service: ExploreService, rows: int) -> dict[str, Any]:
+def ingest(service: ExploreService, rows: int, *, rests: float) -> dict[str, Any]:
     """Keep all rows while another thread asks, as a live chart does; return rows a second."""
     over, asked = threading.Event(), [0]
 
@@ -127,7 +127,7 @@ def ingest(service: ExploreService, rows: int) -> dict[str, Any]:
         while not over.is_set():
             took = took_ms(lambda: service.answer(read_query(question(asked[0]))))
             asked[0] += 1
-            over.wait(max(LEAST_S, RESTS * took / 1000))
+            over.wait(max(LEAST_S, rests * took / 1000) if rests else 0)
 
     service.tailer.step()
     asking = threading.Thread(target=ask)
@@ -173,6 +173,7 @@ def main() -> None:
     words.add_argument("--queries", type=int, default=40)
     words.add_argument("--threads", type=int, default=2)
     words.add_argument("--beats", type=int, default=40)
+    words.add_argument("--busy", action="store_true", help="ask without a pause while rows come")
     asked = words.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home, file = Path(folder), Path(folder) / "plain.parquet"
@@ -188,7 +189,7 @@ def main() -> None:
             beats.append(0, pa.record_batch([pa.array([0])], ["at"]))
             service = ExploreService(bus, settings, clock)
             report: dict[str, Any] = {"rows": asked.rows, "threads": asked.threads}
-            report["ingest"] = ingest(service, asked.rows)
+            report["ingest"] = ingest(service, asked.rows, rests=0 if asked.busy else RESTS)
             report["ingest_plain"] = copying(bus, asked.rows, file)
             tail = service.tailer.tail("web")
             tail.flush()

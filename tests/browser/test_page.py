@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
-from tests.support.browsing import EVIL, EVIL_COLUMN, App, Viewer, append_clicks
+from tests.support.browsing import (
+    EVIL,
+    EVIL_COLUMN,
+    App,
+    StreamSpec,
+    Viewer,
+    append_clicks,
+    click_schema,
+    flights,
+    open_bus,
+    served,
+)
 from tests.support.processes import REAL_CLOCK
 
 YEAR = "from=1357016400000&to=1364792400000"
@@ -30,7 +45,7 @@ NAMES = {
     "Heat map": "heatmap",
     "Raw samples": "samples",
 }
-FIRST_VIEW_BYTES = 300_000
+FIRST_VIEW_BYTES, FIRST_VIEW_FILES = 120_000, 8
 
 
 def chips(page: Page, label: str) -> Locator:
@@ -68,13 +83,111 @@ def test_the_first_view_is_small_and_from_this_server_only(app: App, browser: Br
     session.send("Network.setCacheDisabled", {"cacheDisabled": True})
     sizes: list[float] = []
     session.on("Network.loadingFinished", lambda one: sizes.append(one["encodedDataLength"]))
+    asked: list[str] = []
+    session.on("Network.requestWillBeSent", lambda one: asked.append(one["request"]["url"]))
     viewer.see("/")
     expect(viewer.page.locator(".plot canvas").first).to_be_visible()
     assert 20_000 < sum(sizes) < FIRST_VIEW_BYTES
+    assert len(set(asked)) <= FIRST_VIEW_FILES, "\n".join(asked)
     assert viewer.hosts == {app.url.removeprefix("http://")}
     assert "stream=flights" in viewer.page.url, "the whole view is in the address"
     assert viewer.wrong == []
     context.close()
+
+
+def test_somebody_signs_in_with_a_token(app: App, browser: Browser) -> None:
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto(f"{app.url}/sql")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    token = page.get_by_label("Token")
+    token.fill("wrong")
+    token.press("Enter")
+    expect(page.get_by_role("status")).to_have_text("That is not a token of this server.")
+    token.fill(app.sign_in.partition("token=")[2])
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/sql")
+    expect(page.get_by_role("textbox", name="SQL")).to_be_visible()
+    context.close()
+
+
+ROW_RUNS = """([canvas, colour]) => {
+    const {width, height} = canvas;
+    const data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+    const runs = [];
+    let held = 0;
+    for (let y = 0; y < height; y++) {
+        let count = 0;
+        for (let x = 0; x < width; x++) {
+            const at = 4 * (y * width + x);
+            if (colour.every((part, channel) => data[at + channel] === part)) count++;
+        }
+        if (count > 20 && held <= 20) runs.push(0);
+        if (count > 20) runs[runs.length - 1] = Math.max(count, runs[runs.length - 1]);
+        held = count;
+    }
+    return runs;
+}"""
+COLUMN_RUNS = """([canvas, x]) => {
+    const data = canvas.getContext("2d").getImageData(Math.round(x), 0, 1, canvas.height).data;
+    const runs = [];
+    for (let y = 0; y < canvas.height; y++) {
+        const name = data.slice(4 * y, 4 * y + 4).join();
+        if (!runs.length || runs[runs.length - 1][0] !== name) runs.push([name, 0]);
+        runs[runs.length - 1][1]++;
+    }
+    return runs;
+}"""
+BLUE = (0, 114, 178)
+"""The colour of the first series."""
+
+
+def counts_by_origin(begin_ms: int, end_ms: int) -> dict[str, int]:
+    """Return how many flights of some time each airport has, most first."""
+    table = flights()
+    at = table.column("departed_at").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    chosen = pc.and_(pc.greater_equal(at, begin_ms), pc.less(at, end_ms))
+    found = Counter(table.column("origin").filter(chosen).to_pylist())
+    return dict(found.most_common())
+
+
+def test_bars_are_as_long_as_their_numbers(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=bars&by=origin&show=count")
+    expected = counts_by_origin(1357016400000, 1364792400000)
+    chart = page.get_by_role("application")
+    chart.focus()
+    said = []
+    for _ in expected:
+        page.keyboard.press("ArrowDown")
+        said.append(chart.locator(".unseen").inner_text())
+    assert said == [f"{name}: count {count:,}" for name, count in expected.items()]
+    page.mouse.move(0, 0)
+    lengths = page.evaluate(ROW_RUNS, [chart.locator("canvas").element_handle(), BLUE])
+    assert len(lengths) == 3
+    for length, count in zip(lengths, expected.values(), strict=True):
+        assert abs(length / lengths[0] - count / max(expected.values())) < 0.01
+
+
+def test_areas_are_as_high_as_their_numbers_and_lie_on_each_other(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=area&by=origin&show=count&bucket=7d")
+    chart = page.get_by_role("application")
+    chart.focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    week = 7 * 86_400_000
+    begin = (1357016400000 // week + 4) * week
+    expected = counts_by_origin(begin, begin + week)
+    lines = page.locator(".tip .line").all_inner_texts()
+    assert [one.split() for one in lines] == [[n, f"{c:,}"] for n, c in expected.items()]
+    where = "one => one.getBoundingClientRect().left"
+    canvas = chart.locator("canvas")
+    x = page.locator(".u-cursor-x").evaluate(where) - canvas.evaluate(where)
+    runs = page.evaluate(COLUMN_RUNS, [canvas.element_handle(), x])
+    drawn = [size for name, size in runs if name != "0,0,0,0" and size > 8]
+    heights = sorted(drawn, reverse=True)
+    assert len(heights) == 3
+    for height, count in zip(heights, expected.values(), strict=True):
+        assert abs(height / sum(heights) - count / sum(expected.values())) < 0.03
 
 
 @pytest.mark.parametrize("title", VIEWS)
@@ -285,6 +398,105 @@ def test_a_dashboard_is_made_arranged_and_saved(viewer: Viewer) -> None:
     page.goto(viewer.app.url + "/dashboards")
     expect(page.get_by_role("link", name="My flights")).to_be_visible()
     assert viewer.faults() == []
+
+
+def flight_chart(title: str, **query: object) -> dict[str, object]:
+    begin, end = 1357016400000, 1364792400000
+    asked = {"stream": "flights", "from": begin, "to": end, "view": "bars", **query}
+    return {"title": title, "width": 4, "height": 4, "query": {"group_by": ["origin"], **asked}}
+
+
+def test_a_dashboard_has_variables_that_filter_all_charts(viewer: Viewer) -> None:
+    charts = [flight_chart("first"), flight_chart("second", group_by=["carrier"])]
+    viewer.put("/api/dashboards/chosen", {"title": "Chosen", "charts": charts})
+    page = viewer.see("/dashboards/chosen")
+    expect(page.locator(".plot canvas")).to_have_count(2)
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="Add a variable").click()
+    dialog = page.get_by_role("dialog", name="Add a variable")
+    dialog.get_by_label("Column").select_option("origin")
+    dialog.get_by_label("Title").fill("Airport")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("The dashboard is saved.")).to_be_visible()
+    airport = page.get_by_role("button", name="Airport")
+    expect(airport).to_contain_text("All")
+    airport.click()
+    page.get_by_role("menuitemradio", name="JFK").click()
+    expect(page.locator(".plot").first).to_have_attribute("data-marks", "1")
+    expect(airport).to_contain_text("JFK")
+    assert viewer.faults() == []
+    page.reload()
+    viewer.settled()
+    expect(airport).to_contain_text("JFK")
+    expect(page.locator(".plot").first).to_have_attribute("data-marks", "1")
+    expect(page.locator(".plot").last).not_to_have_attribute("data-marks", "0")
+    airport.press("Enter")
+    page.get_by_role("menuitemradio", name="All").press("Enter")
+    expect(page.locator(".plot").first).to_have_attribute("data-marks", "3")
+    expect(airport).to_be_focused()
+
+
+def test_of_two_editors_the_second_overwrites_nothing(viewer: Viewer) -> None:
+    """Charts are moved and resized by the mouse meanwhile."""
+    charts = [flight_chart("left"), flight_chart("right")]
+    saved = viewer.put("/api/dashboards/shared", {"title": "Shared", "charts": charts})
+    page = viewer.see("/dashboards/shared")
+    cards = page.get_by_role("article")
+    expect(page.locator(".plot canvas")).to_have_count(2)
+    page.get_by_role("button", name="Edit").click()
+    grid = page.locator(".grid").bounding_box()
+    assert grid is not None
+    corner = page.get_by_role("button", name="Resize left")
+    box = corner.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 12, box["y"] + 12)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 12 + 2 * grid["width"] / 12, box["y"] + 12 + 84, steps=5)
+    page.mouse.up()
+    size = "one => ['--width', '--height'].map(name => one.style.getPropertyValue(name))"
+    assert cards.first.evaluate(size) == ["6", "5"]
+    handle = page.get_by_role("button", name="Move left")
+    to = cards.last.bounding_box()
+    assert to is not None
+    handle.hover()
+    page.mouse.down()
+    page.mouse.move(to["x"] + to["width"] / 2, to["y"] + to["height"] / 2, steps=5)
+    page.mouse.up()
+    expect(cards.first).to_contain_text("right")
+    expect(page.locator(".dragged")).to_have_count(0)
+    viewer.put("/api/dashboards/shared", {**saved, "title": "Theirs"})
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(page.get_by_text("Somebody else saved this dashboard meanwhile.")).to_be_visible()
+    assert any("409" in one for one in viewer.wrong), "the browser logs the refused request"
+    viewer.wrong.clear()
+    page.get_by_role("button", name="Show theirs").click()
+    expect(page.get_by_role("heading", name="Theirs")).to_be_visible()
+    expect(cards.first).to_contain_text("left")
+
+
+def test_a_live_chart_comes_back_when_the_server_does(browser: Browser, tmp_path: Path) -> None:
+    home, token = tmp_path / "home", tmp_path / "token"
+    token.write_text("owner" * 8)
+    now = REAL_CLOCK.now_ms()
+    with open_bus(home / "bus") as bus:
+        bus.create(StreamSpec("clicks", 1, click_schema(), "at"))
+    append_clicks(home, range(now - 3000, now, 300))
+    address = "/explore?stream=clicks&from=-1d&to=now&view=bars&show=count&live=1"
+    context = browser.new_context()
+    with served(tmp_path, home, token=token) as app:
+        viewer = Viewer(app, context)
+        page = viewer.see(address)
+        light = page.locator("[data-key=live] .dot")
+        expect(light).to_have_attribute("data-state", "good")
+        expect(page.locator(".facts")).to_contain_text("10 of 10 rows")
+    expect(light).to_have_attribute("data-state", "bad")
+    append_clicks(home, range(now - 3000, now, 600))
+    with served(tmp_path, home, port=int(app.url.rpartition(":")[2]), token=token):
+        expect(light).to_have_attribute("data-state", "good", timeout=60_000)
+        expect(page.locator(".facts")).to_contain_text("15 of 15 rows")
+        page.goto("about:blank")
+    context.close()
 
 
 def test_a_view_is_saved_and_opened(viewer: Viewer) -> None:

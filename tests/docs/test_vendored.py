@@ -40,21 +40,3 @@ def test_the_page_loads_nothing_from_elsewhere_and_makes_no_markup_of_data() -> 
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
         if path.suffix == ".html":
             assert not re.search(r"style=|\son\w+=|<script>", text), "the policy forbids it"
-
-
-def test_the_first_view_is_asked_for_at_once() -> None:
-    """Modules that import each other would be asked for one after the other."""
-    preloaded = set(re.findall(r'"/static/(app/[\w/]+\.js)"', (STATIC / "index.html").read_text()))
-    reached: set[str] = set()
-    left = ["app/main.js", "app/explore/page.js"]
-    while left:
-        name = left.pop()
-        if name in reached:
-            continue
-        reached.add(name)
-        for found in re.findall(
-            r'^(?:import|export) .*?from "(\.[^"]+)"', (STATIC / name).read_text(), re.M
-        ):
-            path = (STATIC / name).parent / found
-            left.append(path.resolve().relative_to(STATIC.resolve()).as_posix())
-    assert preloaded == reached

@@ -11,12 +11,34 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 from tests.support.processes import ROOT, Started, until
 
 from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.demo.flights import flight_source
+
+__all__ = [
+    "EVIL",
+    "EVIL_COLUMN",
+    "App",
+    "StreamSpec",
+    "Viewer",
+    "append_clicks",
+    "chromium",
+    "click_schema",
+    "flights",
+    "make_home",
+    "open_bus",
+    "served",
+]
 
 AXE = ROOT / "tests" / "browser" / "axe.min.js"
 EVIL = '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script>'
@@ -31,14 +53,16 @@ _GO = """address => {
     history.pushState(null, "", address);
     dispatchEvent(new PopStateEvent("popstate"));
 }"""
+_PUT = """([path, content]) => fetch(path, {
+    method: "PUT", headers: {"X-Headrace": "1"}, body: JSON.stringify(content),
+}).then(answer => answer.json())"""
 _MINUTE_MS = 60_000
 
 
 def make_home(home: Path, now_ms: int) -> None:
     """Make a home with flights of a quarter, clicks of the last minutes, and hostile texts."""
     with open_bus(home / "bus") as bus:
-        flights = flight_source()
-        flights.create(bus).append_rows(flights.table.slice(0, QUARTER_ROWS))
+        flight_source().create(bus).append_rows(flights())
         clicks = bus.create(StreamSpec("clicks", 1, click_schema(), "at"))
         clicks.append_rows(click_rows(range(now_ms - 20 * _MINUTE_MS, now_ms, 10_000)))
         texts = {
@@ -81,13 +105,19 @@ class App:
         self.home, self.url, self.sign_in = home, url, sign_in
 
 
+def flights() -> pa.Table:
+    """Return the flights of the home."""
+    return flight_source().table.slice(0, QUARTER_ROWS)
+
+
 @contextmanager
-def served(folder: Path, home: Path) -> Iterator[App]:
+def served(folder: Path, home: Path, port: int = 0, token: Path | None = None) -> Iterator[App]:
     """Run ``headrace ui`` over a home."""
     started = Started(folder, home)
     try:
-        keep = ("--set", "explore.keep=36500d")
-        process = started.start("ui", "--json", "--port", "0", *keep)
+        keep = ["--set", "explore.keep=36500d"]
+        keep += [] if token is None else ["--set", f"ui.token_file={token}"]
+        process = started.start("ui", "--json", "--port", str(port), *keep)
         until(lambda: '"open"' in started.said(0) or process.poll() is not None, "headrace ui")
         place = json.loads(started.said(0))
         yield App(home, place["url"], place["open"])
@@ -104,6 +134,7 @@ def chromium() -> Iterator[Browser]:
     quiet = ["--disable-gpu", "--disable-extensions", "--no-first-run"]
     if os.geteuid() == 0:
         quiet.append("--no-sandbox")  # it refuses root otherwise
+    expect.set_options(timeout=TIMEOUT_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=quiet)
         yield browser
@@ -135,6 +166,10 @@ class Viewer:
         else:
             self.page.goto(self.app.url + address)
         return self.settled()
+
+    def put(self, path: str, content: dict[str, Any]) -> Any:
+        """Save something as the page does; return what is saved."""
+        return self.page.evaluate(_PUT, [path, content])
 
     def settled(self) -> Page:
         """Wait until nothing is being asked."""

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import cache
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +22,7 @@ from headrace.bus.spec import StreamSpec
 from headrace.clock import Clock, SystemClock
 from headrace.explore.chart import chart
 from headrace.explore.query import Query, read_query
-from headrace.explore.results import Result
+from headrace.explore.results import Result, plain_rows
 from headrace.explore.segments import SegmentFolder
 from headrace.explore.service import ExploreService
 from headrace.explore.sql_box import read_select
@@ -29,10 +30,14 @@ from headrace.explore.sql_worker import Asked, answer
 from headrace.explore.stream_tail import is_sampled
 from headrace.explore.tailer import Tailer
 from headrace.testing.script import ManualClock
+from headrace.ui.app import STATIC
+from headrace.ui.assets import Assets
 from headrace.ui.server import UiServer
 
 __all__ = [
+    "STATIC",
     "Answer",
+    "Assets",
     "Browser",
     "Explored",
     "ManualClock",
@@ -131,7 +136,12 @@ def kept_rows(home: Home, stream: str) -> int:
 
 def tables_read(sql: str) -> set[str]:
     """Return the tables that DuckDB itself finds in a statement."""
-    return set(duckdb.connect().get_table_names(sql))
+    return set(_duckdb().get_table_names(sql))
+
+
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
 
 
 def run_unchecked(sql: str, rows: pa.Table, seconds: float = 1.0) -> str:
@@ -144,7 +154,7 @@ def run_unchecked(sql: str, rows: pa.Table, seconds: float = 1.0) -> str:
     found = answer(Asked(sql, [("web", view, data)], [], 100, seconds, "100MB", 1))
     if not found.rows:
         return found.problem
-    return str(pa.ipc.open_stream(found.rows).read_all().to_pylist())
+    return str(plain_rows(pa.ipc.open_stream(found.rows).read_all()))
 
 
 class Answer:
@@ -206,6 +216,14 @@ class Browser:
         found = self.get(f"/?token={token}")
         self.cookie = (found.headers.get("Set-Cookie") or "").partition(";")[0]
         return found
+
+    @contextmanager
+    def asking(self, method: str, path: str, body: Any = None) -> Iterator[None]:
+        """Send a request, and go away at the end without having read the answer."""
+        with closing(self._connection()) as connection:
+            data = body if body is None else json.dumps(body)
+            connection.request(method, path, data, {"Host": self.host, "Cookie": self.cookie})
+            yield
 
     @contextmanager
     def events(self, path: str) -> Iterator[Iterator[tuple[str, Any]]]:

@@ -146,14 +146,22 @@ class ExploreSettings(Section):
         """
         if not matches(self.streams, stream):
             return None
-        own = next((one for one in self.rules if matches(one.streams, stream)), None)
+        own = self._own_rule(stream)
         return ExploreRule(
             streams=stream,
-            keep_ms=(own and own.keep_ms) or duration_ms(self.keep, "explore.keep"),
+            keep_ms=self.keep_ms_of(stream),
             keep_bytes=(own and own.keep_bytes) or self.keep_bytes,
             sample=own.sample if own else 1,
             time=own.time if own else None,
         )
+
+    def keep_ms_of(self, stream: str) -> int:
+        """Return how long rows of a stream are kept, also of one that is not chosen any more."""
+        own = self._own_rule(stream)
+        return (own and own.keep_ms) or duration_ms(self.keep, "explore.keep")
+
+    def _own_rule(self, stream: str) -> ExploreRule | None:
+        return next((one for one in self.rules if matches(one.streams, stream)), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,6 +87,10 @@ def flights_dashboard() -> dict[str, Any]:
     return {
         "title": "Flights from New York City",
         "description": "The year 2013, live while the demo runs.",
+        "variables": [
+            {"column": "origin", "title": "Airport"},
+            {"column": "carrier", "title": "Airline"},
+        ],
         "charts": charts,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +16,7 @@ from headrace.clock import Clock, SystemClock
 from headrace.config import ExploreSettings
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.explore import views
+from headrace.explore.cancel import Cancel, CancelledError
 from headrace.explore.query import Query, Span, compare_ms, span_of
 from headrace.explore.results import Compared, Result, plain_rows, value_columns
 from headrace.explore.segments import Segment
@@ -38,48 +39,6 @@ class Snapshot(NamedTuple):
     rows: Rows
     tail: pa.Table
     scanned: int
-
-
-class Cancel:
-    """Ends queries of a client that is gone; it can be called from any thread."""
-
-    def __init__(self) -> None:
-        self._lock, self._interrupts, self.is_done = (
-            threading.Lock(),
-            set[Callable[[], None]](),
-            False,
-        )
-
-    def __call__(self) -> None:
-        """End what runs, and what would begin."""
-        with self._lock:
-            self.is_done = True
-            interrupts = list(self._interrupts)
-        for one in interrupts:
-            one()
-
-    def begin(self, interrupt: Callable[[], None]) -> None:
-        """Note what ends a statement that begins."""
-        with self._lock:
-            self._interrupts.add(interrupt)
-            is_done = self.is_done
-        if is_done:
-            raise CancelledError
-
-    def end(self, interrupt: Callable[[], None]) -> None:
-        """Forget a statement that has ended."""
-        with self._lock:
-            self._interrupts.discard(interrupt)
-
-
-class CancelledError(UnavailableError):
-    """Nobody waits for the answer any more."""
-
-    code = "HR213"
-    move = "ask again, if the answer is still wanted"
-
-    def __init__(self) -> None:
-        super().__init__("the query was cancelled, for nobody waits for its answer; ask again")
 
 
 class ExploreEngine:
@@ -316,27 +275,28 @@ def _warning(query: Query, snapshot: Snapshot, problem: str | None) -> str | Non
     return "; ".join(said) or None
 
 
-def newest_rows(kept: Kept, most: int) -> list[dict[str, Any]]:
-    """Return some of the newest rows, to see what is in their columns."""
+def newest_texts(kept: Kept, most: int) -> list[dict[str, Any]]:
+    """Return what some of the newest rows have in text columns, to see what is in these."""
+    names = [one.name for one in kept.schema if pa.types.is_string(one.type)]
     rows: list[dict[str, Any]] = []
     if kept.chunks:
-        newest = table_of(kept._replace(chunks=kept.chunks[-1:]))
+        newest = table_of(kept._replace(chunks=kept.chunks[-1:])).select(names)
         rows = newest.slice(max(0, newest.num_rows - most)).to_pylist()
     held = [one for one in kept.segments if one.facts.rows]
     if held and not rows:
         import pyarrow.parquet as pq  # noqa: PLC0415 - only where nothing is in memory
 
+        there = [name for name in names if name in held[-1].schema.names]
         with suppress(FileNotFoundError):  # merged at this moment
-            batch = next(pq.ParquetFile(held[-1].path).iter_batches(batch_size=most), None)
+            file = pq.ParquetFile(held[-1].path)
+            batch = next(file.iter_batches(batch_size=most, columns=there), None)
             rows = [] if batch is None else batch.to_pylist()
     return rows
 
 
 __all__ = [
-    "Cancel",
-    "CancelledError",
     "ExploreEngine",
-    "newest_rows",
+    "newest_texts",
     "plain_rows",
     "value_columns",
 ]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import InvalidInputError
-from headrace.explore.results import Result
+from headrace.explore.results import Result, python_rows
 
 FORMS = {"csv": "text/csv; charset=utf-8", "parquet": "application/vnd.apache.parquet"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -59,8 +59,7 @@ def export_table(table: pa.Table, form: str) -> bytes:
     table = table.rename_columns(unique(table.column_names))
     if form == "parquet":
         return parquet_bytes(table)
-    rows = [list(row.values()) for row in table.to_pylist()]
-    return csv_bytes(table.column_names, rows)
+    return csv_bytes(table.column_names, python_rows(table))
 
 
 def unique(names: list[str]) -> list[str]:

@@ -94,10 +94,35 @@ def _inner(value: Any) -> Any:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
+OUT_OF_RANGE = "out of range"
+"""Stands for a time that Python has none of: before the year 1, after 9999, infinite."""
+
+
+def python_values(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column; a time that is out of range is text that says so."""
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        found = [_python_value(one) for one in column]
+    return found
+
+
+def _python_value(one: pa.Scalar) -> Any:
+    try:
+        return one.as_py()
+    except (OverflowError, ValueError):
+        return OUT_OF_RANGE
+
+
+def python_rows(table: pa.Table) -> list[list[Any]]:
+    """Return the rows of a table; see ``python_values``."""
+    columns = [python_values(column) for column in table.columns]
+    return [list(row) for row in zip(*columns, strict=True)] if columns else []
+
+
 def plain_rows(table: pa.Table) -> list[list[Any]]:
     """Return the rows of a table as JSON has them."""
-    columns = [[plain(value) for value in column.to_pylist()] for column in table.columns]
-    return [list(row) for row in zip(*columns, strict=True)] if columns else []
+    return [[plain(value) for value in row] for row in python_rows(table)]
 
 
 def shown_type(kind: pa.DataType) -> str:

@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from headrace.clock import Clock
@@ -32,6 +34,10 @@ MERGED_FILES = 8
 MERGED_ROWS = 4_000_000
 ROW_GROUP = 122_880
 COMPRESSION = "lz4"
+LOOKED_AT = 8_192
+MOST_DISTINCT = 0.5
+"""Of so many rows, so many values may be distinct in a column that is written with a dictionary."""
+
 _NAME = re.compile(r"(\d{12})-(\d{12})\.parquet")
 _KEY = b"headrace.explore"
 
@@ -65,6 +71,15 @@ class Segment(msgspec.Struct, frozen=True):
     bytes: int
     facts: SegmentFacts
     schema: pa.Schema
+
+    def is_older(self, than_ms: int) -> bool:
+        """Say whether all its rows are older than a moment, by their time and by when they came."""
+        return max(self.facts.last_ms or 0, self.facts.read_ms) < than_ms
+
+    def is_within(self, from_ms: int, to_ms: int) -> bool:
+        """Say whether all its rows are of a time, from one moment to before another."""
+        first, last = self.facts.first_ms, self.facts.last_ms
+        return first is not None and last is not None and first >= from_ms and last < to_ms
 
 
 def file_name(first: int, last: int) -> str:
@@ -138,7 +153,7 @@ class SegmentFolder:
             sink,
             compression=COMPRESSION,
             row_group_size=ROW_GROUP,
-            use_dictionary=[name for name in table.column_names if name not in rising],
+            use_dictionary=[name for name in repeating(table) if name not in rising],
             column_encoding=rising,
         )
         self._files.make_folder(self.folder, 0o700)
@@ -159,7 +174,7 @@ class SegmentFolder:
             promote_options="permissive",
         )
         merged = self._publish(
-            parts[0].first, parts[-1].last, rows.sort_by(TIME), _joined([p.facts for p in parts])
+            parts[0].first, parts[-1].last, _by_time(rows), _joined([p.facts for p in parts])
         )
         self.remove(parts)
         return merged
@@ -200,9 +215,42 @@ def mergeable(segments: Sequence[Segment], most_span_ms: int) -> Sequence[Segmen
         rows = [one.facts.rows for one in run]
         if sum(rows) > MERGED_ROWS or max(rows) > max(1, sum(rows) // 2):
             continue
+        if not fit_together([one.schema for one in run]):
+            continue  # a column has another type since
         if run[-1].facts.read_ms - run[0].facts.read_ms <= most_span_ms:
             return run
     return ()
+
+
+def fit_together(schemas: Sequence[pa.Schema]) -> bool:
+    """Say whether columns of the same names have types that one type can hold."""
+    first = schemas[0]
+    if all(one.equals(first) for one in schemas[1:]):
+        return True
+    try:
+        pa.unify_schemas(list(schemas), promote_options="permissive")
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return False
+    return True
+
+
+def repeating(table: pa.Table) -> list[str]:
+    """Return the columns whose values repeat: a dictionary of others is work, and is not kept."""
+    middle = max(0, (table.num_rows - LOOKED_AT) // 2)
+    some = table.slice(middle, LOOKED_AT)
+    found = []
+    for name, column in zip(some.column_names, some.columns, strict=True):
+        is_simple = not (pa.types.is_nested(column.type) or pa.types.is_null(column.type))
+        if is_simple and pc.count_distinct(column).as_py() > MOST_DISTINCT * some.num_rows:
+            continue
+        found.append(name)
+    return found
+
+
+def _by_time(rows: pa.Table) -> pa.Table:
+    """Return rows in the order of their times, which many streams have already."""
+    times = rows.column(TIME).to_numpy()
+    return rows if bool(np.all(times[1:] >= times[:-1])) else rows.sort_by(TIME)
 
 
 def _joined(facts: Sequence[SegmentFacts]) -> SegmentFacts:

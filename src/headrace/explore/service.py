@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -18,8 +18,9 @@ from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
 from headrace.control.job_status import job_names, job_status
 from headrace.errors import HeadraceError, InvalidInputError
+from headrace.explore.cancel import Cancel
 from headrace.explore.columns import Column, find_column, listed
-from headrace.explore.engine import Cancel, ExploreEngine, newest_rows
+from headrace.explore.engine import ExploreEngine, newest_texts
 from headrace.explore.export import export_rows
 from headrace.explore.query import Filter, Metric, Query
 from headrace.explore.results import Result, SqlRows, sql_result
@@ -58,7 +59,7 @@ class ExploreService:
         self.settings, self.bus, self._clock = settings, bus, clock
         self._timer = SystemClock()
         self._jobs_lock = threading.Lock()
-        self._jobs_seen: list[dict[str, Any]] = []
+        self._jobs_seen: list[_Job] = []
         self._jobs_s = float("-inf")
         self.tailer = Tailer(bus, settings, clock, only=only, files=files)
         self.engine = ExploreEngine(settings.explore_dir, settings.explore, clock)
@@ -75,7 +76,11 @@ class ExploreService:
         return self.engine.answer(self.tailer.tail(query.stream), query, cancel)
 
     def sql_table(
-        self, text: str, sees: Callable[[str], bool], limit: int | None = None
+        self,
+        text: str,
+        sees: Callable[[str], bool],
+        limit: int | None = None,
+        cancel: Cancel | None = None,
     ) -> SqlRows:
         """Answer one ``SELECT`` over streams.
 
@@ -83,8 +88,10 @@ class ExploreService:
             text: the query.
             sees: says which streams may be read.
             limit: rows of the answer, at most; ``None``: as the settings say.
+            cancel: ends it.
 
         Raises:
+            CancelledError: by ``cancel``.
             InvalidInputError: it is refused, shows where, or takes more than the limits.
             UnavailableError: others run all the time.
         """
@@ -101,6 +108,7 @@ class ExploreService:
                 [path for one in tables for path in one.paths],
                 rows=most,
                 seconds=limits.query_s,
+                cancel=cancel,
             )
             if not _is_gone(found.problem) or attempt + 1 == TRIES:
                 break
@@ -111,24 +119,36 @@ class ExploreService:
         total = sum(one.rows for one in kept.values())
         return SqlRows(rows, most, total, any(one.rate > 1 for one in kept.values()), took)
 
-    def sql(self, text: str, sees: Callable[[str], bool], limit: int | None = None) -> Result:
+    def sql(
+        self,
+        text: str,
+        sees: Callable[[str], bool],
+        limit: int | None = None,
+        cancel: Cancel | None = None,
+    ) -> Result:
         """Answer one ``SELECT`` as a table; see ``sql_table``."""
-        return sql_result(self.sql_table(text, sees, limit), self._clock.now_ms())
+        return sql_result(self.sql_table(text, sees, limit, cancel), self._clock.now_ms())
+
+    @property
+    def sql_running(self) -> int:
+        """How many statements of SQL run at this moment."""
+        return self._workers.running
 
     def sql_schema(self, sees: Callable[[str], bool]) -> list[dict[str, Any]]:
-        """Return the tables of SQL and their columns."""
+        """Return the tables of SQL and their columns, and prepare for a statement."""
+        self._workers.warm()
         names = [name for name in self.tailer.names() if sees(name)]
         return schema_of({name: self.tailer.tail(name).kept().schema for name in names})
 
-    def export(self, query: Query, form: str) -> bytes:
-        """Return the answer to a query as CSV or Parquet."""
-        return export_rows(self.answer(query), form)
+    def export(self, query: Query, form: str, cancel: Cancel | None = None) -> bytes:
+        """Return the answer to a query as CSV or Parquet; see ``answer``."""
+        return export_rows(self.answer(query, cancel), form)
 
     def columns(self, stream: str) -> list[Column]:
         """Return the columns of a stream, those inside JSON among them."""
         tail = self.tailer.tail(stream)
         kept = tail.kept()
-        return listed(kept.schema, tail.time_column, newest_rows(kept, 200))
+        return listed(kept.schema, tail.time_column, newest_texts(kept, 200))
 
     def values(self, stream: str, asked: Mapping[str, str]) -> list[dict[str, Any]]:
         """Return frequent values of a column, to complete what is typed.
@@ -183,7 +203,7 @@ class ExploreService:
             "columns": self.columns(tail.name),
         }
 
-    def _jobs(self) -> list[dict[str, Any]]:
+    def _jobs(self) -> list[_Job]:
         with self._jobs_lock:
             now = self._timer.monotonic()
             if now - self._jobs_s >= JOBS_S:
@@ -194,31 +214,50 @@ class ExploreService:
                 self._jobs_s = now
             return self._jobs_seen
 
-    def status(self, sees: Callable[[str], bool]) -> dict[str, Any]:
-        """Return how the home is doing, for the frame of every page."""
-        tails = [one for one in self.tailer.statuses() if sees(one.stream)]
-        return {
+    def status(self, sees: Callable[[str], bool], *, sees_all: bool) -> dict[str, Any]:
+        """Return how the home is doing, for the frame of every page.
+
+        Args:
+            sees: says which streams somebody may see.
+            sees_all: whether these are all. If not, there are only the jobs of which each input is
+                a stream that they see, and nothing about the home itself.
+        """
+        tails = self.tailer.statuses()
+        seen = [one for one in tails if sees(one.stream)]
+        jobs = [
+            one for one in self._jobs() if sees_all or (one.streams and all(map(sees, one.streams)))
+        ]
+        status: dict[str, Any] = {
             "version": version("headrace"),
-            "home": str(self.settings.home),
             "now_ms": self._clock.now_ms(),
             "is_writer": self.tailer.is_writer,
-            "problem": self.tailer.problem,
-            "tailers": [_tailer(one) for one in tails],
-            "jobs": self._jobs(),
+            "tailers": [_tailer(one) for one in seen],
+            "jobs": [one.shown for one in jobs],
         }
+        if sees_all:
+            status |= {"home": str(self.settings.home), "problem": self.tailer.problem}
+        return status
 
 
 JOBS_S = 2.0
 """How old the status of jobs may be, which is read from their files."""
 
 
-def _job(settings: Settings, name: str, bus: Bus, clock: Clock) -> dict[str, Any]:
+class _Job(NamedTuple):
+    """A job as status shows it, and the streams that it reads."""
+
+    shown: dict[str, Any]
+    streams: frozenset[str]
+
+
+def _job(settings: Settings, name: str, bus: Bus, clock: Clock) -> _Job:
     try:
         found = job_status(settings, name, bus, clock)
     except (HeadraceError, OSError) as error:
-        return {"name": name, "state": "unknown", "problem": str(error)}
+        return _Job({"name": name, "state": "unknown", "problem": str(error)}, frozenset())
     shown = {"name": name, "state": found.status, "epoch": found.epoch, "problem": found.problem}
-    return {key: value for key, value in shown.items() if value is not None}
+    known = {key: value for key, value in shown.items() if value is not None}
+    return _Job(known, frozenset(one.stream for one in found.inputs))
 
 
 def _is_gone(problem: str) -> bool:

@@ -16,9 +16,9 @@ from sqlglot import exp
 from headrace.errors import InvalidInputError
 from headrace.explore.columns import quoted
 from headrace.explore.segments import OFFSET, PARTITION, RATE, TIME
-from headrace.explore.statements import files_sql
+from headrace.explore.statements import files_parts
 from headrace.explore.stream_tail import Kept, table_of
-from headrace.queries.parsing import parse_words
+from headrace.queries.parsing import parse_words, unlogged
 from headrace.queries.text import Place, SqlText, near, place_of
 
 MAX_TEXT = 20_000
@@ -110,10 +110,9 @@ def read_select(text: str, streams: Iterable[str]) -> BoxQuery:
     for node in nodes:
         _check(source, node)
     known = list(streams)
-    inner = {one.alias.lower() for one in tree.find_all(exp.CTE)}
     tables: dict[str, str] = {}
     for table in list(tree.find_all(exp.Table)):
-        if table.name.lower() in inner and not table.db:
+        if not table.db and _is_of_with(table):
             continue
         stream = _stream_of(source, table, known)
         alias = next((a for a, held in tables.items() if held == stream), f"__t{len(tables)}")
@@ -128,7 +127,26 @@ def read_select(text: str, streams: Iterable[str]) -> BoxQuery:
     )
     # SELECT t FROM t is all of a row, too.
     is_whole = has_star or any(held.lower() in names for held in tables.values())
-    return BoxQuery(source, tree.sql("duckdb"), tables, None if is_whole else frozenset(names))
+    with unlogged():
+        sql = tree.sql("duckdb")
+    return BoxQuery(source, sql, tables, None if is_whole else frozenset(names))
+
+
+def _is_of_with(table: exp.Table) -> bool:
+    """Say whether a table is a query of ``WITH``: in a query below it, or in one that follows."""
+    name = table.name.lower()
+    node: Any = table
+    while (parent := node.parent) is not None:
+        if isinstance(parent, exp.With):  # node is one of its queries
+            seen = parent.expressions[: parent.expressions.index(node)]
+            parent = parent.parent
+        else:
+            given = parent.args.get("with_")
+            seen = [] if given is None else given.expressions
+        if name in {one.alias.lower() for one in seen}:
+            return True
+        node = parent
+    return False
 
 
 def _shown_name(stream: str) -> exp.Identifier:
@@ -201,14 +219,9 @@ def box_table(name: str, kept: Kept, wanted: frozenset[str] | None) -> BoxTable:
     rows = table_of(kept)
     rows = rows.select([*own, *columns])
     segments = [one for one in kept.segments if one.facts.rows]
-    memory = f"{name}_rows"
-    parts = [f"SELECT {', '.join(map(quoted, [*own, *columns]))} FROM {quoted(memory)}"]
-    if segments:
-        there = {column for one in segments for column in one.schema.names}
-        listed = ", ".join(
-            quoted(c) if c in there else f"NULL AS {quoted(c)}" for c in [*own, *columns]
-        )
-        parts.append(f"SELECT {listed} FROM {files_sql(segments)}")
+    listed = [*own, *columns]
+    parts = [f"SELECT {', '.join(map(quoted, listed))} FROM {quoted(f'{name}_rows')}"]
+    parts += files_parts(segments, kept.schema, listed)
     shown = [*map(quoted, columns)]
     shown += [f"CAST(make_timestamp_ms({quoted(TIME)}) AS TIMESTAMPTZ) AS {quoted(TIME)}"]
     shown += [f"{quoted(TIME)} AS {quoted(TIME_MS)}", *map(quoted, own[1:])]

@@ -22,6 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError, UnavailableError
+from headrace.explore.cancel import Cancel, CancelledError
 from headrace.queries.duck import watchdog
 
 GRACE_S = 1.0
@@ -94,6 +95,9 @@ class SqlWorkers:
         self._lock = threading.Lock()
         self._turns = threading.BoundedSemaphore(MOST_WORKERS)
         self._is_over = False
+        self._is_warming = False
+        self.running = 0
+        """How many queries run at this moment."""
 
     def run(
         self,
@@ -103,6 +107,7 @@ class SqlWorkers:
         *,
         rows: int,
         seconds: float,
+        cancel: Cancel | None = None,
     ) -> Answered:
         """Return what a worker answers.
 
@@ -112,8 +117,10 @@ class SqlWorkers:
             paths: files that it can read.
             rows: of the answer, at most; one more is read.
             seconds: that it may take.
+            cancel: ends it, with its process.
 
         Raises:
+            CancelledError: by ``cancel``.
             InvalidInputError: it took too long, or too much memory.
             UnavailableError: other queries run all the time, or no process can be begun.
         """
@@ -122,11 +129,31 @@ class SqlWorkers:
         try:
             given = [(name, view, ipc_bytes(table)) for name, view, table in tables]
             asked = Asked(sql, given, list(paths), rows, seconds, self._memory, self._threads)
-            return self._ask(asked)
+            with self._lock:
+                self.running += 1
+            try:
+                return self._ask(asked, cancel or Cancel())
+            finally:
+                with self._lock:
+                    self.running -= 1
         finally:
             self._turns.release()
 
-    def _ask(self, asked: Asked) -> Answered:
+    def warm(self) -> None:
+        """Have a process ready for the next query, from a thread: to begin one takes a while."""
+        with self._lock:
+            if self._idle or self.running or self._is_warming or self._is_over:
+                return
+            self._is_warming = True
+        threading.Thread(target=self._warm, name="headrace sql worker", daemon=True).start()
+
+    def _warm(self) -> None:
+        with suppress(UnavailableError):  # the next query gives the reason
+            self._leave(self._begin())
+        with self._lock:
+            self._is_warming = False
+
+    def _ask(self, asked: Asked, cancel: Cancel) -> Answered:
         worker = self._take()
         assert worker.stdin is not None
         assert worker.stdout is not None
@@ -137,11 +164,19 @@ class SqlWorkers:
             worker.kill()
 
         try:
-            with watchdog().limit(asked.seconds + GRACE_S, end):
-                _send(worker.stdin, asked)
-                found = msgspec.msgpack.decode(_receive(worker.stdout), type=Answered)
+            cancel.begin(worker.kill)
+            try:
+                with watchdog().limit(asked.seconds + GRACE_S, end):
+                    _send(worker.stdin, asked)
+                    found = msgspec.msgpack.decode(_receive(worker.stdout), type=Answered)
+            finally:
+                cancel.end(worker.kill)
+            if cancel.is_done:  # the process is perhaps killed at this moment
+                raise CancelledError
         except (EOFError, OSError, msgspec.DecodeError) as error:
             _end(worker)
+            if cancel.is_done:
+                raise CancelledError from error
             if is_late.is_set():
                 raise _too_long(asked.seconds) from error
             raise InvalidInputError(
@@ -248,8 +283,7 @@ def answer(asked: Asked) -> Answered:
     from headrace.queries.duck import locked_duckdb  # noqa: PLC0415
 
     try:
-        found = duckdb.extract_statements(asked.sql)
-        if len(found) != 1 or found[0].type != duckdb.StatementType.SELECT:
+        if not _is_one_select(asked.sql):
             return Answered(problem="expected one SELECT")
         with locked_duckdb(
             "headrace explore", memory=asked.memory, threads=asked.threads,
@@ -269,6 +303,16 @@ def answer(asked: Asked) -> Answered:
         return Answered(is_over=True)
     except (duckdb.Error, pa.ArrowException, MemoryError) as error:
         return Answered(problem=str(error).partition("\n")[0] or type(error).__name__)
+
+
+def _is_one_select(sql: str) -> bool:
+    import duckdb  # noqa: PLC0415 - in the worker alone
+
+    found = duckdb.extract_statements(sql)
+    try:
+        return len(found) == 1 and bool(found[0].type == duckdb.StatementType.SELECT)
+    except ValueError:  # a kind that DuckDB's Python has no name for, such as UPDATE EXTENSIONS
+        return False
 
 
 def _prepare(connection: Any, asked: Asked) -> None:

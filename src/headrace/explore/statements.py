@@ -8,7 +8,7 @@ for). Where all rows stand for as many, metrics are plain and multiplied; else e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,21 +38,92 @@ class Rows(msgspec.Struct, frozen=True):
     time: str | None
     rate: int | None
 
-    def source(self, stored: Sequence[str]) -> str:
-        """Return SQL of the rows of files and memory, with some of the stream's columns."""
-        names = [TIME, RATE, *dict.fromkeys(stored)]
-        listed = ", ".join(map(quoted, names))
-        memory = f"SELECT {listed} FROM {TAIL}"
-        if not self.segments:
-            return memory
-        there = {name for one in self.segments for name in one.schema.names}
-        kept = ", ".join(
-            quoted(name) if name in there else f"NULL AS {quoted(name)}" for name in names
-        )
-        return f"SELECT {kept} FROM {files_sql(self.segments)} UNION ALL {memory}"
+    def source(self, span: Span, stored: Sequence[str]) -> str:
+        """Return SQL of the rows of a time in files and memory.
+
+        Args:
+            span: of time. A file whose rows are all in it is not asked for its times.
+            stored: columns of the stream that are wanted.
+        """
+        names = list(dict.fromkeys([TIME, RATE, *stored]))
+        time = quoted(TIME)
+        within = f" WHERE {time} >= {span.from_ms} AND {time} < {span.to_ms}"
+        whole = [one for one in self.segments if one.is_within(span.from_ms, span.to_ms)]
+        others = [one for one in self.segments if one not in whole]
+        parts = files_parts(whole, self.schema, names)
+        parts += [part + within for part in files_parts(others, self.schema, names)]
+        parts.append(f"SELECT {', '.join(map(quoted, names))} FROM {TAIL}{within}")
+        return " UNION ALL ".join(parts)
 
 
-def files_sql(segments: Sequence[Segment]) -> str:
+def files_parts(segments: Sequence[Segment], schema: pa.Schema, names: Sequence[str]) -> list[str]:
+    """Return SQL of the rows of some files, a ``SELECT`` for those of one form.
+
+    A column that a file does not have is null there. So is a value that was written when the
+    column had another type, and cannot be cast to the type that it has now.
+
+    Args:
+        segments: the files.
+        schema: the columns of the stream as they are now.
+        names: columns that are wanted, in their order.
+    """
+    forms: dict[tuple[str, ...], list[Segment]] = {}
+    for one in segments:
+        forms.setdefault(tuple(_odd_types(one.schema, schema, names)), []).append(one)
+    parts = []
+    for odd, group in forms.items():
+        there = {name for one in group for name in one.schema.names}
+        listed = []
+        for name in names:
+            if name not in there:
+                listed.append(f"NULL AS {quoted(name)}")
+            elif name in odd:
+                listed.append(f"{_cast(name, schema.field(name).type)} AS {quoted(name)}")
+            else:
+                listed.append(quoted(name))
+        parts.append(f"SELECT {', '.join(listed)} FROM {_files_sql(group)}")
+    return parts
+
+
+def _odd_types(written: pa.Schema, schema: pa.Schema, names: Sequence[str]) -> Iterator[str]:
+    """Yield the columns that have a type in a file which does not widen to that of the stream."""
+    for name in names:
+        at, now = written.get_field_index(name), schema.get_field_index(name)
+        if at >= 0 and now >= 0 and not _widens(written.field(at).type, schema.field(now).type):
+            yield name
+
+
+def _widens(written: pa.DataType, now: pa.DataType) -> bool:
+    if written == now or (_is_numeric(written) and _is_numeric(now)):
+        return True
+    try:
+        pair = [pa.schema([("a", one)]) for one in (written, now)]
+        wide = pa.unify_schemas(pair, promote_options="permissive").field(0).type
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return False
+    return bool(wide == now)
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _cast(name: str, kind: pa.DataType) -> str:
+    known = _DUCKDB_TYPES.get(str(kind))
+    if known is None and pa.types.is_timestamp(kind):
+        known = "TIMESTAMP" if kind.tz is None else "TIMESTAMPTZ"
+    return f"TRY_CAST({quoted(name)} AS {known})" if known else "NULL"
+
+
+_DUCKDB_TYPES = {
+    "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER",
+    "int64": "BIGINT", "uint8": "UTINYINT", "uint16": "USMALLINT", "uint32": "UINTEGER",
+    "uint64": "UBIGINT", "float": "FLOAT", "double": "DOUBLE", "string": "VARCHAR",
+    "date32[day]": "DATE", "binary": "BLOB",
+}  # fmt: skip
+
+
+def _files_sql(segments: Sequence[Segment]) -> str:
     """Return SQL that reads some files."""
     paths = ", ".join(text_literal(str(one.path)) for one in segments)
     is_same = all(one.schema.equals(segments[0].schema) for one in segments)
@@ -110,12 +181,8 @@ class Figures:
         wanted = [f"{bucket} AS b", f"{quoted(RATE)} AS w"]
         wanted += [f"{one.sql} AS g{at}" for at, one in enumerate(groups)]
         wanted += self.inputs
-        time = quoted(TIME)
-        every = [f"{time} >= {span.from_ms}", f"{time} < {span.to_ms}", *where]
-        return (
-            f"SELECT {', '.join(wanted)} FROM ({self._rows.source(stored)}) "
-            f"WHERE {' AND '.join(every)}"
-        )
+        source = self._rows.source(span, stored)
+        return f"SELECT {', '.join(wanted)} FROM ({source}){where_sql(where)}"
 
     def grouped(self, keys: Sequence[str], names: Sequence[int] | None = None) -> str:
         """Return a statement of one row for each group of ``rows``: the keys, then the metrics.
@@ -167,6 +234,11 @@ class Figures:
         if fn in QUANTILES:
             return f"quantile_disc({x}, {QUANTILES[fn] / 100})"
         return f"{fn.upper()}({x})"
+
+
+def where_sql(every: Sequence[str]) -> str:
+    """Return the clause of conditions that all have to hold."""
+    return f" WHERE {' AND '.join(every)}" if every else ""
 
 
 def conditions(filters: Sequence[Filter], source_of: Any) -> list[str]:

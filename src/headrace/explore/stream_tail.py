@@ -385,9 +385,7 @@ class StreamTail:
         gone = []
         for one in reversed(self._segments):
             room -= one.bytes
-            last = one.facts.last_ms
-            is_old = last is not None and max(last, one.facts.read_ms) < oldest
-            if one.facts.rows and (is_old or room < 0):
+            if one.facts.rows and (one.is_older(oldest) or room < 0):
                 gone.append(one)
         return gone
 
@@ -502,8 +500,13 @@ def _table(chunks: Sequence[Chunk]) -> pa.Table:
 
 def table_of(kept: Kept) -> pa.Table:
     """Return the rows in memory as one table, with all columns of the stream."""
-    own = _with_own(kept.schema)
-    return _table(kept.chunks) if kept.chunks else own.empty_table()
+    every = _with_own(kept.schema).empty_table()
+    if not kept.chunks:
+        return every
+    found = _table(kept.chunks)
+    if found.schema.equals(every.schema):
+        return found
+    return pa.concat_tables([found, every], promote_options="permissive")
 
 
 __all__ = [

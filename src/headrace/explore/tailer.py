@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 
 from headrace.bus.bus import Bus
@@ -18,7 +19,7 @@ from headrace.config import Settings
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.explore.segments import SegmentFolder
 from headrace.explore.stream_tail import StreamTail, TailStatus
-from headrace.files import Files
+from headrace.files import TRASH, Files
 
 LOOK_S = 0.1
 """How often streams are looked at while nothing comes."""
@@ -54,6 +55,7 @@ class Tailer:
         self._files = files or Files()
         self._dir = settings.explore_dir
         self._tails: dict[str, StreamTail] = {}
+        self._left: dict[str, SegmentFolder] = {}
         self._looked_s = float("-inf")
         self._lock: int | None = None
         self._over = threading.Event()
@@ -142,19 +144,19 @@ class Tailer:
             os.close(descriptor)
             return
         self._lock = descriptor
+        for half in self._dir.glob(f"{TRASH}*"):
+            self._files.remove_tree(half)
         for tail in self._tails.values():
             tail.begin_writing()
 
     def _find(self) -> None:
         """Begin with streams that are new, and forget those that are gone."""
-        wanted = {}
-        for name in self._bus.names():
-            rule = self._settings.explore.rule_of(name)
-            if rule is not None and (self._only is None or name in self._only):
-                wanted[name] = rule
+        rules = {name: self._settings.explore.rule_of(name) for name in self._bus.names()}
+        chosen = {name: rule for name, rule in rules.items() if rule is not None}
+        wanted = {n: r for n, r in chosen.items() if self._only is None or n in self._only}
         tails = dict(self._tails)
         for name in tails.keys() - wanted.keys():
-            del tails[name]
+            self._close(tails.pop(name))
         for name, rule in wanted.items():
             with suppress(InvalidInputError):  # removed at this moment
                 stream = self._bus.stream(name)
@@ -165,3 +167,20 @@ class Tailer:
                 folder = SegmentFolder(self._dir / name, self._files, self._clock)
                 tails[name] = StreamTail(stream, rule, self._settings.explore, folder, self._clock)
         self._tails = tails
+        if self.is_writer:
+            self._forget(chosen.keys())
+
+    def _forget(self, chosen: Collection[str]) -> None:
+        """Remove the folders of streams that are gone, or not chosen, once all rows are old."""
+        for name in self._files.names(self._dir):
+            if name in chosen:
+                self._left.pop(name, None)
+                continue
+            oldest = self._clock.now_ms() - self._settings.explore.keep_ms_of(name)
+            folder = self._left.setdefault(
+                name, SegmentFolder(self._dir / name, self._files, self._clock)
+            )
+            found = folder.refresh()
+            if found and all(one.is_older(oldest) for one in found):
+                self._files.remove_tree(self._dir / name)
+                del self._left[name]

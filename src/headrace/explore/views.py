@@ -12,9 +12,16 @@ import pyarrow as pa
 from headrace.errors import InvalidInputError
 from headrace.explore.columns import Source, quoted
 from headrace.explore.query import COUNTS, OVER_TIME, Query, Span, bucket_of
-from headrace.explore.results import ResultColumn, plain, plain_rows, shown_type
+from headrace.explore.results import (
+    ResultColumn,
+    plain,
+    plain_rows,
+    python_rows,
+    python_values,
+    shown_type,
+)
 from headrace.explore.segments import OFFSET, PARTITION, RATE, TIME
-from headrace.explore.statements import TAIL, TOP, Figures, Rows, conditions, files_sql
+from headrace.explore.statements import TOP, Figures, Rows, conditions, where_sql
 
 LIMITS = {"table": 100, "bars": 20, "series": 10, "area": 10, "distribution": 5, "samples": 100}
 VALUE_BUCKETS = 40
@@ -177,7 +184,7 @@ class QueryView:
     def label(self) -> str:
         """Return what the other groups are called, which no group that is shown is."""
         label = OTHER
-        firsts = set() if self.top is None else {str(v) for v in self.top.column(0).to_pylist()}
+        firsts = set() if self.top is None else {str(v) for v in python_values(self.top.column(0))}
         while label in firsts:
             label = f"({label})"
         return label
@@ -221,7 +228,9 @@ class TableView(QueryView):
         seconds = self.span.ms / 1000
         metrics = range(len(self.query.metrics))
         found = []
-        for row in table.to_pylist():
+        names = table.column_names
+        for values in python_rows(table):
+            row = dict(zip(names, values, strict=True))
             group = [plain(row[key]) for key in self.keys]
             found.append([*group, *(self.figure(at, row[f"m{at}"], seconds) for at in metrics)])
         return found
@@ -365,22 +374,11 @@ class SamplesView(QueryView):
         if time is not None:
             names.remove(TIME)
         where = conditions(self.query.filters, self.figures.source_of)
-        listed = ", ".join(map(quoted, [*names, *([] if TIME in names else [TIME])]))
-        memory = f"SELECT {listed} FROM {TAIL}"
-        parts = [memory]
-        if self.source.segments:
-            there = {name for one in self.source.segments for name in one.schema.names}
-            every = [*names, *([] if TIME in names else [TIME])]
-            kept = ", ".join(quoted(n) if n in there else f"NULL AS {quoted(n)}" for n in every)
-            parts.insert(0, f"SELECT {kept} FROM {files_sql(self.source.segments)}")
-        every_where = [
-            f"{quoted(TIME)} >= {self.span.from_ms}",
-            f"{quoted(TIME)} < {self.span.to_ms}",
-            *where,
-        ]
+        every = [*names, *([] if TIME in names else [TIME])]
+        source = self.source.source(self.span, every)
         shown = ", ".join(map(quoted, names))
         sql = (
-            f"SELECT {shown} FROM ({' UNION ALL '.join(parts)}) WHERE {' AND '.join(every_where)} "
+            f"SELECT {shown} FROM ({source}){where_sql(where)} "
             f"ORDER BY {quoted(TIME)} DESC, {quoted(PARTITION)}, {quoted(OFFSET)} DESC "
             f"LIMIT {self.limit}"
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from sqlglot.dialects.duckdb import DuckDB
@@ -10,6 +13,19 @@ from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token
 
 from headrace.queries.text import Place, SqlText
+
+_is_unlogged: ContextVar[bool] = ContextVar("headrace_is_unlogged", default=False)
+logging.getLogger("sqlglot").addFilter(lambda _: not _is_unlogged.get())
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """Have sqlglot log nothing: its warnings have the text of queries, which may hold secrets."""
+    token = _is_unlogged.set(True)
+    try:
+        yield
+    finally:
+        _is_unlogged.reset(token)
 
 
 def parse_words(source: SqlText, words: Sequence[Token] | None = None) -> Any:
@@ -20,12 +36,16 @@ def parse_words(source: SqlText, words: Sequence[Token] | None = None) -> Any:
     """
     try:
         known = list(tokens_of(source) if words is None else words)
-        tree, *others = DuckDB().parser().parse(known, source.text) or [None]
+        with unlogged():
+            tree, *others = DuckDB().parser().parse(known, source.text) or [None]
     except ParseError as error:
         found = error.errors[0]
         at = _at(source, int(found["line"]), int(found["col"]), str(found["highlight"] or ""))
         text = str(found["description"]).rstrip(".").lower()
         raise source.mistake(f"this is no SQL that is known here: {text}", at) from error
+    except IndexError as error:  # sqlglot looks behind the last word, as of SHOW ALL
+        end = len(source.text)
+        raise source.mistake("this is no SQL that is known here", Place(0, max(1, end))) from error
     if tree is None or others:
         end = len(source.text)
         raise source.mistake("expected one expression", Place(0, max(1, end)))

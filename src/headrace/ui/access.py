@@ -60,6 +60,11 @@ class Seer(msgspec.Struct, frozen=True):
         """Say whether they may see a stream."""
         return matches(self.streams, stream)
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether no stream is hidden from them, whatever its name."""
+        return "*" in self.streams.split(",")
+
 
 class _Ticket(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     name: str

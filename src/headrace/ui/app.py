@@ -5,22 +5,25 @@ from __future__ import annotations
 import asyncio
 import html
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import msgspec
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from headrace.clock import Clock
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.explore.cancel import Cancel
 from headrace.explore.export import check_form, export_table
 from headrace.explore.query import read_query
 from headrace.explore.service import ExploreService
 from headrace.files import Files
 from headrace.ui.access import COOKIE, SIGN_IN, Access, Door, Seer, TooLargeError, problem
+from headrace.ui.assets import Assets
 from headrace.ui.live import LiveHub
 from headrace.ui.saved import Dashboard, SavedItems, SavedView
 
@@ -37,7 +40,7 @@ _PLACE = re.compile(r"^query:(\d+):(\d+): ")
 MOST_LIVE = 60
 """As many live charts has one page, as a dashboard may have."""
 
-_DIGEST = re.compile(r"[0-9a-f]{8,64}")
+IMMUTABLE = "public, max-age=31536000, immutable"
 
 
 class Unseen(HTTPException):
@@ -55,7 +58,9 @@ def make_app(service: ExploreService, access: Access, clock: Clock) -> FastAPI:
         access: who may ask.
         clock: for the pauses of live charts.
     """
-    app = FastAPI(title="Headrace", docs_url=None, redoc_url=None, openapi_url=None)
+    app = FastAPI(
+        title="Headrace", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
     app.add_middleware(Door, access=access)
     app.exception_handler(HeadraceError)(_error_answer)
     app.exception_handler(HTTPException)(_http_answer)
@@ -81,17 +86,17 @@ def seer_of(request: Request, access: Access) -> Seer:
 
 def add_page_routes(app: FastAPI, access: Access) -> None:
     """Add the page, its files and the sign-in form."""
+    assets = Assets(STATIC)
 
     async def page(request: Request) -> Response:
         token = request.query_params.get("token")
         if token is not None:
-            return _signed_in(request, access, token, request.query_params.get("next"))
+            after = request.query_params.get("next")
+            return _signed_in(request, access, assets.place, token, after)
         if access.seer_of_headers(request.headers) is None:
-            return _sign_in_form(request.url.path, request.url.query)
-        index = STATIC / "index.html"
-        if not index.is_file():
-            return HTMLResponse(_PLAIN.format(body="<p>This installation has no page.</p>"), 503)
-        return FileResponse(index, headers={"cache-control": "no-cache"})
+            path, query = request.url.path, request.url.query
+            return _sign_in_form(assets.place, f"{path}?{query}" if query else path)
+        return HTMLResponse(assets.index, headers={"cache-control": "no-cache"})
 
     for path in PAGES:
         app.add_api_route(path, page, methods=["GET", "HEAD"], include_in_schema=False)
@@ -99,7 +104,8 @@ def add_page_routes(app: FastAPI, access: Access) -> None:
     @app.post("/session")
     async def sign_in(request: Request) -> Response:
         form = parse_qs((await request.body()).decode("utf-8", "replace"))
-        return _signed_in(request, access, form.get("token", [""])[0], form.get("next", ["/"])[0])
+        token, after = form.get("token", [""])[0], form.get("next", ["/"])[0]
+        return _signed_in(request, access, assets.place, token, after)
 
     @app.delete("/session")
     async def sign_out() -> Response:
@@ -107,70 +113,59 @@ def add_page_routes(app: FastAPI, access: Access) -> None:
         answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
         return answer
 
-    @app.get("/static/{path:path}")
-    async def static(path: str, request: Request) -> Response:
-        return _static(path, request)
-
-
-_TYPES = {
-    ".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".html": "text/html",
-    ".svg": "image/svg+xml", ".json": "application/json", ".map": "application/json",
-    ".woff2": "font/woff2", ".png": "image/png", ".ico": "image/x-icon", ".txt": "text/plain",
-}  # fmt: skip
-_CODINGS = {"br": ".br", "gzip": ".gz"}
-
-
-def _static(path: str, request: Request) -> Response:
-    """Return a file of the page, compressed if such a file is beside it."""
-    file = (STATIC / path).resolve()
-    kind = _TYPES.get(file.suffix)
-    if kind is None or STATIC.resolve() not in file.parents or not file.is_file():
-        raise HTTPException(404, f"there is no file {path[:100]!r}")
-    query = str(request.url.query)
-    is_fixed = _DIGEST.search(query) is not None
-    headers = {
-        "cache-control": "public, max-age=31536000, immutable" if is_fixed else "no-cache",
-        "vary": "accept-encoding",
-    }
-    accepted = {one.partition(";")[0].strip() for one in
-                request.headers.get("accept-encoding", "").split(",")}  # fmt: skip
-    for coding, suffix in _CODINGS.items():
-        packed = file.with_name(file.name + suffix)
-        if coding in accepted and packed.is_file():
-            return FileResponse(
-                packed, media_type=kind, headers={**headers, "content-encoding": coding}
+    @app.get("/static/{digest}/{path:path}")
+    async def static(digest: str, path: str, request: Request) -> Response:
+        found = assets.find(digest, path)
+        if found is None:
+            raise HTTPException(404, f"there is no file {path[:100]!r}")
+        headers = {"cache-control": IMMUTABLE, "vary": "accept-encoding"}
+        accepted = {one.partition(";")[0].strip() for one in
+                    request.headers.get("accept-encoding", "").split(",")}  # fmt: skip
+        if found.packed is not None and "gzip" in accepted:
+            return Response(
+                found.packed, media_type=found.type, headers={**headers, "content-encoding": "gzip"}
             )
-    return FileResponse(file, media_type=kind, headers=headers)
+        return Response(found.data, media_type=found.type, headers=headers)
 
 
-_PLAIN = (
-    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Headrace</title>'
-    '<meta name="viewport" content="width=device-width"></head><body><main>{body}</main></body>'
-    "</html>"
+_SIGN_IN = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Sign in · Headrace</title>'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<meta name="color-scheme" content="light dark">'
+    '<link rel="icon" href="{files}/style/mark.svg" type="image/svg+xml">'
+    '<link rel="stylesheet" href="{files}/page.css">'
+    '<script type="module" src="{files}/theme.js"></script></head>'
+    '<body class="sign-in"><main class="panel"><div class="brand">'
+    '<img src="{files}/style/mark.svg" alt="">Headrace</div>'
+    '<h1>Sign in</h1><p class="{kind}" role="status">{said}</p>'
+    '<form class="stack" method="post" action="/session"><label class="labelled"><span>Token</span>'
+    '<input class="field" name="token" type="password" autocomplete="current-password" required '
+    'autofocus></label><input type="hidden" name="next" value="{next}">'
+    '<button class="button primary">Sign in</button></form></main></body></html>'
 )
-_FORM = (
-    "<h1>Headrace</h1><p>{said}</p>"
-    '<form method="post" action="/session"><label>Token <input name="token" type="password" '
-    'autocomplete="current-password" required autofocus></label> '
-    '<input type="hidden" name="next" value="{next}"><button>Sign in</button></form>'
-)
+_HOW = "Use the token that headrace ui prints, or that you were given."
 
 
-def _sign_in_form(path: str, query: str, said: str = "", status: int = 401) -> Response:
-    text = said or "Sign in with the token that headrace ui prints, or that you were given."
-    after = f"{path}?{query}" if query else path
-    body = _FORM.format(said=html.escape(text), next=html.escape(after, quote=True))
-    return HTMLResponse(_PLAIN.format(body=body), status)
+def _sign_in_form(files: str, after: str, said: str = "", status: int = 401) -> Response:
+    body = _SIGN_IN.format(
+        files=files,
+        kind="banner bad" if said else "note",
+        said=html.escape(said or _HOW),
+        next=html.escape(after, quote=True),
+    )
+    return HTMLResponse(body, status)
 
 
-def _signed_in(request: Request, access: Access, token: str, after: str | None) -> Response:
+def _signed_in(
+    request: Request, access: Access, files: str, token: str, after: str | None
+) -> Response:
     """Begin a session, and show the page without the token in its address."""
     seer = access.seer_of_token(token)
     place = own_path(after or request.url.path)
     if place == "/session":
         place = "/"
     if seer is None:
-        return _sign_in_form(place, "", "That is not a token of this server.", 403)
+        return _sign_in_form(files, place, "That is not a token of this server.", 403)
     answer = RedirectResponse(place, 303)
     answer.set_cookie(
         COOKIE, access.ticket(seer), max_age=access.max_age_s, path="/", httponly=True,
@@ -197,7 +192,8 @@ def add_query_routes(app: FastAPI, service: ExploreService, access: Access) -> N
     @app.get("/api/status")
     def status(request: Request) -> Response:
         seer = seer_of(request, access)
-        return _json({**service.status(seer.sees), "viewer": seer.name, "may_save": seer.may_save})
+        found = service.status(seer.sees, sees_all=seer.sees_all)
+        return _json({**found, "viewer": seer.name, "may_save": seer.may_save})
 
     @app.get("/api/streams")
     def streams(request: Request) -> Response:
@@ -242,28 +238,39 @@ def add_sql_routes(app: FastAPI, service: ExploreService, access: Access) -> Non
     async def sql(request: Request) -> Response:
         seer = seer_of(request, access)
         asked = _sql_asked(await request.body())
-        found = await asyncio.to_thread(service.sql, asked.sql, seer.sees, asked.limit)
-        return Response(found.encoded(), media_type="application/json")
+        return await _answered(
+            request,
+            lambda cancel: service.sql(asked.sql, seer.sees, asked.limit, cancel).encoded(),
+        )
 
     @app.get("/api/sql/schema")
     def schema(request: Request) -> Response:
         return _json({"tables": service.sql_schema(seer_of(request, access).sees)})
 
     @app.get("/api/export")
-    def export(request: Request) -> Response:
+    async def export(request: Request) -> Response:
         seer, asked = seer_of(request, access), request.query_params
         form = asked.get("format", "csv")
-        kind = check_form(form)
+        kind, name = check_form(form), "query"
         if asked.get("sql"):
-            rows = service.sql_table(_sql_text(asked["sql"]), seer.sees)
-            data, name = export_table(rows.shown, form), "query"
+            text = _sql_text(asked["sql"])
+
+            def made(cancel: Cancel) -> bytes:
+                rows = service.sql_table(text, seer.sees, cancel=cancel)
+                return export_table(rows.shown, form)
+
         else:
             wanted = read_query(asked.get("q", ""))
-            if not seer.sees(wanted.stream) or wanted.stream not in service.tailer.names():
-                raise Unseen(wanted.stream)
-            data, name = service.export(wanted, form), wanted.stream
-        headers = {"content-disposition": f'attachment; filename="{name}.{form}"'}
-        return Response(data, media_type=kind, headers=headers)
+            name = wanted.stream
+            if not seer.sees(name) or name not in service.tailer.names():
+                raise Unseen(name)
+
+            def made(cancel: Cancel) -> bytes:
+                return service.export(wanted, form, cancel)
+
+        answer = await _answered(request, made, kind)
+        answer.headers["content-disposition"] = f'attachment; filename="{name}.{form}"'
+        return answer
 
 
 class SqlAsked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -329,16 +336,16 @@ def _add_items(app: FastAPI, access: Access, kind: str, items: SavedItems[Any]) 
         return Response(status_code=204)
 
 
-async def _answered(request: Request, answer: Any) -> Response:
+async def _answered(
+    request: Request, answer: Callable[[Cancel], bytes], kind: str = "application/json"
+) -> Response:
     """Answer from a thread, and cancel that when the client goes away."""
-    from headrace.explore.engine import Cancel  # noqa: PLC0415 - loads DuckDB
-
     cancel = Cancel()
     task = asyncio.create_task(asyncio.to_thread(answer, cancel))
     while not (await asyncio.wait([task], timeout=0.1))[0]:
-        if await request.is_disconnected():
+        if not cancel.is_done and await request.is_disconnected():
             cancel()
-    return Response(await task, media_type="application/json")
+    return Response(await task, media_type=kind)
 
 
 def _json(value: Any) -> Response:

@@ -18,7 +18,7 @@ from headrace.errors import HeadraceError, UnavailableError
 from headrace.explore.query import Query, canonical, span_of
 from headrace.explore.service import ExploreService
 
-LEAST_S = 1.0
+LEAST_S = 0.5
 """The least time between two answers."""
 
 RESTS = 2.0

@@ -48,13 +48,20 @@ class Chart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     height: Annotated[int, Meta(ge=1, le=24)] = 4
 
 
+class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A column of which a value can be chosen for all charts of a dashboard that have it."""
+
+    column: Annotated[str, Meta(min_length=1, max_length=200)]
+    title: Annotated[str, Meta(max_length=200)] = ""
+
+
 class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Several charts on a page."""
 
     title: _Title
     description: _Text = ""
     refresh: Annotated[str, Meta(max_length=20)] | None = None
-    variables: Annotated[list[dict[str, Any]], Meta(max_length=20)] | None = None
+    variables: Annotated[tuple[Variable, ...], Meta(max_length=20)] | None = None
     charts: Annotated[tuple[Chart, ...], Meta(max_length=60)] = ()
 
     def streams(self) -> set[str]:
@@ -62,9 +69,12 @@ class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {one.query.stream for one in self.charts}
 
     def check(self) -> None:
-        """Refuse charts that cannot be asked."""
+        """Refuse charts that cannot be asked, and a variable that is there twice."""
         for one in self.charts:
             check_query(one.query)
+        columns = [one.column for one in self.variables or ()]
+        if twice := next((one for one in columns if columns.count(one) > 1), None):
+            raise InvalidInputError(f"variable {twice!r} is there twice; leave one out")
 
 
 Item = TypeVar("Item", SavedView, Dashboard)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.support.cli import done, headrace, refused
-from tests.support.exploring import chart
+from tests.support.exploring import chart, kept_rows
 from tests.support.homes import Home
+from tests.support.processes import SOON_S, Started, until
 
 SQL = "select route, count(*) as n from clicks group by route order by n desc"
 
@@ -55,6 +57,38 @@ def test_a_mistake_shows_its_place(home: Home, tmp_path: Path) -> None:
     assert "no stream 'clik' is kept" in refused(
         "explore", "select * from clik", "--home", tmp_path
     )
+
+
+def _has_rows(home: Home, rows: int) -> bool:
+    return kept_rows(home, "kept") == rows
+
+
+def test_a_tailer_without_a_server_keeps_rows_until_it_is_told_to_end(
+    home: Home, tmp_path: Path
+) -> None:
+    """Rows are in files while it runs, and it ends with the code of success."""
+    home.create("kept", {"at": pa.int64(), "n": pa.int64()}, time="at")
+    tailer = Started(tmp_path, home.home)
+    try:
+        often = (
+            "--streams",
+            "kept",
+            "--set",
+            "explore.flush_ms=50",
+            "--set",
+            "explore.keep=36500d",
+        )
+        process = tailer.start("explore", "--tail", *often)
+        until(lambda: "keeping kept" in tailer.said(0) or process.poll() is not None, "a tailer")
+        for rows in (1, 2, 7):
+            before = kept_rows(home, "kept")
+            home.send("kept", [{"at": 1_700_000_000_000, "n": rows}] * (rows - before), 0)
+            until(partial(_has_rows, home, rows), "rows in files")
+        process.terminate()
+        assert process.wait(SOON_S) == 0
+    finally:
+        tailer.end()
+    assert kept_rows(home, "kept") == 7
 
 
 def test_a_chart_over_time_has_its_scale_and_no_more_width_than_there_is() -> None:

@@ -237,6 +237,96 @@ def test_columns_come_as_they_are_added_and_wider_ones_hold_older_rows(
             assert explored.sql("select sum(n) s, count(who) c from web").rows == [[2**40 + 3, 3]]
 
 
+def test_a_column_that_is_added_is_there_before_the_first_row_has_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with Home(tmp_path) as home:
+        stream = home.create("web", {"at": pa.int64()}, time="at")
+        with Explored(home, clock) as explored:
+            home.send("web", [{"at": BASE + DAY}], 0)
+            explored.step()
+            stream.evolve(pa.schema([("at", pa.int64()), ("who", pa.string())]))
+            assert explored.ask("web", group_by=["who"]).rows == [[None, 1]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "old"),
+    [
+        (pa.string(), "x", "1"),
+        (pa.bool_(), True, True),
+        (pa.float64(), 0.5, 1.0),
+        (pa.struct([("x", pa.int64())]), {"x": 7}, None),
+        (pa.timestamp("ms", "UTC"), 86_400_000, None),
+    ],
+)
+def test_a_column_of_another_type_keeps_what_can_be_cast(
+    tmp_path: Path, clock: ManualClock, kind: pa.DataType, value: object, old: object
+) -> None:
+    """A stream was made again with a type that the old one does not widen to."""
+    with Home(tmp_path) as home:
+        home.create("web", {"at": pa.int64(), "n": pa.int64()}, time="at")
+        with Explored(home, clock, "explore.flush_rows=1") as explored:
+            for _ in range(5):
+                home.send("web", [{"at": BASE + DAY, "n": 1}], 0)
+                explored.step()
+            home.bus.remove("web")
+            home.create("web", {"at": pa.int64(), "n": kind}, time="at")
+            home.send("web", [{"at": BASE + DAY + 1, "n": value}], 0)
+            clock.advance(3_000)
+            explored.step()
+            for again in range(2):
+                found = explored.ask("web", view="samples", limit=50)
+                at = [one.name for one in found.columns].index("n")
+                assert [row[at] for row in found.rows][-5:] == [old] * 5
+                assert explored.count("web") == 6 + 7 * again
+                known = 5 * (old is not None) + 1 + 7 * again
+                assert explored.sql("select count(n) c from web").rows == [[known]]
+                assert explored.ask("web", view="table", group_by=["n"]).rows
+                for _ in range(7):  # so that files are merged, which those of two types are not
+                    home.send("web", [{"at": BASE + DAY + 1, "n": value}], 0)
+                    explored.step()
+            [status] = explored.service.tailer.statuses()
+            assert status.problem is None
+            assert len(explored.files("web")) < 20
+
+
+def test_the_folder_of_a_stream_that_is_gone_goes_when_its_rows_are_old(
+    home: Home, clock: ManualClock
+) -> None:
+    home.create("other", COLUMNS, time="at")
+    home.send("other", [{"at": BASE + DAY, "n": 1}], 0)
+    send(home, 0, 3)
+    folder = home.home / "explore"
+    with Explored(home, clock, "explore.keep=2d") as explored:
+        explored.step()
+        home.bus.remove("web")
+        clock.advance(DAY)
+        explored.step()
+        assert kept_rows(home, "web") == 3, "what was in memory is written"
+        clock.advance(3_000)
+        explored.step()
+        assert (folder / "web").is_dir()
+        clock.advance(2 * DAY)
+        explored.step()
+        assert not (folder / "web").exists()
+        assert (folder / "other").is_dir(), "its retention is that of its own"
+
+
+def test_a_stream_that_is_made_again_before_that_keeps_its_old_rows(
+    home: Home, clock: ManualClock
+) -> None:
+    send(home, 0, 3)
+    with Explored(home, clock) as explored:
+        explored.step()
+        home.bus.remove("web")
+        clock.advance(3_000)
+        explored.step()
+        home.create("web", COLUMNS, partitions=2, time="at")
+        clock.advance(3_000)
+        explored.step()
+        assert explored.count("web") == 3
+
+
 def test_a_stream_that_was_made_again_is_read_from_its_begin(
     home: Home, clock: ManualClock
 ) -> None:

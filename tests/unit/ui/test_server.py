@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
 import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pyarrow as pa
@@ -14,8 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.exploring import Browser, UiServer, serving, write_token
 from tests.support.homes import Home
+from tests.support.processes import until
 
+import headrace as hr
 from headrace.errors import InvalidInputError
+from headrace.testing import TestDriver
 
 COLUMNS = {"at": pa.int64(), "route": pa.string(), "n": pa.int64()}
 TOKEN = "owner" * 8
@@ -147,7 +153,25 @@ def test_every_answer_has_the_headers_that_keep_scripts_and_frames_out(browser: 
         assert found.headers["Cross-Origin-Resource-Policy"] == "same-origin"
 
 
+def test_files_of_the_page_never_change_and_are_compressed(browser: Browser) -> None:
+    page = browser.get("/")
+    assert page.headers["Cache-Control"] == "no-cache"
+    [place] = set(re.findall(rb'"(/static/[0-9a-f]{16})/', page.body))
+    path = f"{place.decode()}/page.js"
+    plain, packed = browser.get(path), browser.get(path, Accept_Encoding="br, gzip;q=0.9")
+    assert plain.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    assert plain.headers["Content-Type"].startswith("text/javascript")
+    assert plain.headers.get("Content-Encoding") is None
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert packed.headers["Vary"] == "accept-encoding"
+    assert gzip.decompress(packed.body) == plain.body
+    assert len(packed.body) < len(plain.body) / 2
+    assert browser.get(f"/static/{'0' * 16}/page.js").status == 404, "that of another version"
+
+
 def test_files_of_the_page_are_those_of_its_folder_alone(browser: Browser) -> None:
+    digest = re.findall(rb"/static/([0-9a-f]{16})/", browser.get("/").body)[0].decode()
+    assert browser.get(f"/static/{digest}/page.css").status == 200
     for path in (
         "../app.py",
         "%2e%2e/app.py",
@@ -157,6 +181,7 @@ def test_files_of_the_page_are_those_of_its_folder_alone(browser: Browser) -> No
         ".",
     ):
         assert browser.get(f"/static/{path}").status == 404, path
+        assert browser.get(f"/static/{digest}/{path}").status == 404, path
 
 
 def test_a_body_that_is_too_large_is_not_read(browser: Browser) -> None:
@@ -208,6 +233,35 @@ def test_what_shows_a_hidden_stream_is_hidden_and_a_reader_saves_nothing(
     assert browser.change("DELETE", "/api/views/orders").status == 204
 
 
+@hr.job("secret-job")
+def secret_job(g: Any) -> None:
+    g.input("secret", time="at").filter(lambda row: row.n > 0).send_to(g.output("chosen"))
+
+
+@hr.job("web-job")
+def web_job(g: Any) -> None:
+    g.input("web", time="at").filter(lambda row: row.n > 0).send_to(g.output("few"))
+
+
+def test_a_viewer_sees_the_jobs_of_their_streams_alone(tmp_path: Path) -> None:
+    for job, stream in ((secret_job, "secret"), (web_job, "web")):
+        with TestDriver(job, tasks=1, home=tmp_path / "home", memory_bus=False) as driver:
+            driver.create(stream, COLUMNS, time="at")
+            driver.feed(stream, [{"at": 1_700_000_000_000, "route": "a", "n": 1}])
+            driver.run()
+    viewer = {"name": "ann", "token_file": str(write_token(tmp_path, "ann")), "streams": "w*"}
+    sets = [f"ui.token_file={write_token(tmp_path, 'owner')}", f"ui.viewers={json.dumps([viewer])}"]
+    with Home(tmp_path / "home") as home, serving(home, *sets) as server:
+        owner = Browser(server.url)
+        owner.sign_in(TOKEN)
+        everything, seen = (one.get("/api/status") for one in (owner, signed_in(server, "ann")))
+        assert [one["name"] for one in everything.json["jobs"]] == ["secret-job", "web-job"]
+        assert everything.json["home"] == str(home.home)
+        assert [one["name"] for one in seen.json["jobs"]] == ["web-job"]
+        assert b"secret" not in seen.body
+        assert str(home.home).encode() not in seen.body
+
+
 # The API.
 
 
@@ -256,6 +310,22 @@ def test_answers_are_exported_as_csv_and_parquet(browser: Browser, tmp_path: Pat
     assert browser.get(f"/api/export?q={query}&format=exe").status == 400
 
 
+def test_what_nobody_waits_for_is_ended(home: Home, tmp_path: Path) -> None:
+    """Two statements may run at once; when both that run are left, the next one is answered."""
+    many = " , ".join(f"web w{n}" for n in range(12))
+    sql = f"select count(*) from {many} where w0.n + w1.n = w3.n * w4.n"
+    sets = [f"ui.token_file={write_token(tmp_path, 'owner')}", "explore.query_s=3600"]
+    with serving(home, *sets) as server:
+        browser = Browser(server.url)
+        browser.sign_in(TOKEN)
+        with browser.asking("POST", "/api/sql", {"sql": sql}):
+            with browser.asking("GET", f"/api/export?sql={quote(sql)}&format=csv"):
+                until(lambda: server.service.sql_running == 2, "two statements that run")
+            until(lambda: server.service.sql_running == 1, "the end of the export")
+        until(lambda: server.service.sql_running == 0, "the end of the statement")
+        assert browser.ask("POST", "/api/sql", {"sql": "select 1 a"}).json["rows"] == [[1]]
+
+
 def test_a_dashboard_is_saved_and_a_change_of_an_older_version_refused(browser: Browser) -> None:
     saved = browser.change("PUT", "/api/dashboards/web", DASHBOARD).json
     assert (saved["version"], saved["charts"][0]["width"]) == (1, 6)
@@ -268,6 +338,12 @@ def test_a_dashboard_is_saved_and_a_change_of_an_older_version_refused(browser: 
     assert (one["name"], one["title"]) == ("web", "Routes")
     for name in ("..%2fx", ".hidden", "a%00b", "x" * 100):
         assert browser.change("PUT", f"/api/dashboards/{name}", DASHBOARD).status in (400, 404)
+    twice = {**DASHBOARD, "variables": [{"column": "route"}, {"column": "route"}]}
+    assert "'route' is there twice" in browser.change("PUT", "/api/dashboards/bad", twice).problem
+    held = {**DASHBOARD, "variables": [{"column": "route", "title": "Route"}], "version": 0}
+    saved = browser.change("PUT", "/api/dashboards/held", held).json
+    assert saved["variables"] == [{"column": "route", "title": "Route"}]
+    assert browser.change("DELETE", "/api/dashboards/held").status == 204
     bad = {**DASHBOARD, "charts": [{"title": "x", "query": {"stream": "web", "view": "heatmap"}}]}
     assert browser.change("PUT", "/api/dashboards/bad", bad).status == 400
     assert browser.change("DELETE", "/api/dashboards/web").status == 204

@@ -68,7 +68,7 @@ function frame() {
   const link = ({ path, title, icon: name, key }) => h("a", { href: path, title }, icon(name), h("span.word", {}, title), h("kbd.only-wide", { "aria-hidden": "true" }, key));
   return h("div.frame", {},
     h("header.rail", {},
-      h("a.brand", { href: "/explore" }, h("img", { src: "/static/style/mark.svg", alt: "" }), h("span.word", {}, "Headrace")),
+      h("a.brand", { href: "/explore" }, h("img", { src: document.querySelector("link[rel=icon]").href, alt: "" }), h("span.word", {}, "Headrace")),
       h("nav", { "aria-label": "Pages" }, PAGES.map(link)),
       h("div.grow"),
       h("button.rail-tool.only-wide", { type: "button", on: { click: showShortcuts } }, icon("keys"), h("span.word", {}, "Shortcuts"), h("kbd", { "aria-hidden": "true" }, "?")),

@@ -62,5 +62,6 @@ export function bars(result, { label, onmark }) {
   };
   const plot = makePlot({ label: `${label}: bars of ${rows.length} groups`, draw, onmark });
   plot.wanted = 30 + rows.length * ROW_PX;
+  plot.fits = true;
   return plot;
 }

@@ -1,6 +1,6 @@
 // How the values of a column are spread: a histogram, with a line for each group where there are groups.
 
-import { full, short } from "../format.js";
+import { full, short, unitOf } from "../format.js";
 import { styleOf } from "./palette.js";
 import { makePlot, ticks } from "./plot.js";
 import { columnsOf, groupName } from "./shape.js";
@@ -15,6 +15,7 @@ export function distribution(result, { label, column, onmark, onrange }) {
   const names = [...new Set(rows.map((row) => groupName(row, groups)))];
   const [from, to] = [Math.min(...rows.map((row) => row[low.at])), Math.max(...rows.map((row) => row[high.at]))];
   const most = Math.max(1, ...rows.map((row) => Number(row[counted])));
+  const unit = unitOf(column);
   let scale = null;
 
   const draw = (context, width, height, colours) => {
@@ -22,7 +23,7 @@ export function distribution(result, { label, column, onmark, onrange }) {
     const x = (value) => LEFT + ((value - from) / (to - from || 1)) * plotWidth;
     const y = (value) => 8 + plotHeight * (1 - value / most);
     scale = { value: (pixel) => from + ((pixel - LEFT) / plotWidth) * (to - from) };
-    axes(context, { x, y, from, to, most, width, height, colours });
+    axes(context, { x, y, from, to, most, width, height, colours, unit });
     const marks = [];
     names.forEach((name, at) => {
       const { colour, dash } = styleOf(at, name);
@@ -37,7 +38,7 @@ export function distribution(result, { label, column, onmark, onrange }) {
           context.lineTo(left, top);
           context.lineTo(right, top);
         } else context.fillRect(left + 0.5, top, Math.max(1, right - left - 1), 8 + plotHeight - top);
-        const heading = `${column} from ${short(row[low.at])} to ${short(row[high.at])}`;
+        const heading = `${column} from ${short(row[low.at], unit)} to ${short(row[high.at], unit)}`;
         const count = full(row[counted]);
         marks.push({ x: left, y: names.length > 1 ? top - 5 : 8, width: Math.max(2, right - left), height: names.length > 1 ? 10 : plotHeight, heading,
           lines: [{ colour, name: name || "rows", value: count }], label: `${heading}: ${name} ${count} rows`,
@@ -54,7 +55,7 @@ export function distribution(result, { label, column, onmark, onrange }) {
   return plot;
 }
 
-function axes(context, { x, y, from, to, most, width, height, colours }) {
+function axes(context, { x, y, from, to, most, width, height, colours, unit }) {
   context.fillStyle = colours.soft;
   context.strokeStyle = colours.grid;
   context.textBaseline = "middle";
@@ -67,6 +68,6 @@ function axes(context, { x, y, from, to, most, width, height, colours }) {
     context.stroke();
   }
   context.textAlign = "center";
-  for (const tick of ticks(from, to, Math.max(2, width / 90))) context.fillText(short(tick), Math.min(width - 18, x(tick)), height - 9);
+  for (const tick of ticks(from, to, Math.max(2, width / 90))) context.fillText(short(tick, unit), Math.min(width - 18, x(tick)), height - 9);
   context.textAlign = "left";
 }

@@ -1,6 +1,6 @@
 // Lines or stacked areas over time, by uPlot: one plot for each metric, all with the same cursor.
 
-import uPlot from "/static/vendor/uplot.js";
+import uPlot from "../../vendor/uplot.js";
 import { h } from "../dom.js";
 import { full, moment, short, utc } from "../format.js";
 import { token } from "../theme.js";

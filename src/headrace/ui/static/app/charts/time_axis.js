@@ -1,7 +1,7 @@
 // Ticks of a time axis in the viewer's zone: at full minutes, hours, days, months.
 
 const STEPS_S = [1, 5, 15, 30, 60, 300, 900, 1800, 3600, 10800, 21600, 43200, 86400, 172800, 604800];
-const MONTH = new Intl.DateTimeFormat(undefined, { month: "short", year: "2-digit" });
+const MONTH = new Intl.DateTimeFormat(undefined, { month: "short", year: "numeric" });
 const DAY = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short" });
 const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const SECOND = new Intl.DateTimeFormat(undefined, { minute: "2-digit", second: "2-digit", hourCycle: "h23" });

@@ -9,6 +9,7 @@ import { askFor, notify, openMenu } from "../menus.js";
 import { complete, forServer, fromAddress, toAddress } from "../query.js";
 import { forPage } from "../shortcuts.js";
 import { Card } from "./card.js";
+import { otherFilters, variableEditor, variableRow } from "./variables.js";
 
 const AT_ONCE = 4;
 
@@ -78,9 +79,38 @@ export class Board {
         this.override.from !== undefined ? h("button.button.plain", { type: "button", on: { click: () => this.setOverride({ filters: this.override.filters }) } }, "Each chart's own time") : null,
         h("button.button", { type: "button", "aria-pressed": String(this.live), "data-key": "live", on: { click: () => this.setLive(!this.live) } }, this.live ? h("span.dot", { "data-state": "warn" }) : icon("live"), "Live"),
         h("button.button", { type: "button", "data-key": "edit", on: { click: () => this.edit(true) } }, icon("edit"), "Edit"), more]);
-    this.strip.hidden = this.isEditing || !this.board.charts.length;
-    if (first) refill(this.strip, h("div.line", {}, h("span.label", {}, "Where"), filterRow({ stream: first.stream, filters: this.override.filters }, this.columnsOf(first.stream), { onchange: (filters) => this.setOverride({ ...this.override, filters }), range })));
+    this.strip.hidden = !first;
+    if (first) refill(this.strip, this.stripParts(first, range));
     this.root.firstChild.classList.toggle("editing", this.isEditing);
+  }
+
+  /** Return the variables and the filters of all charts; in edit mode, which variables there are. */
+  stripParts(first, range) {
+    const variables = this.board.variables ?? [];
+    if (this.isEditing) {
+      const change = (next) => {
+        this.board.variables = next;
+        this.draw();
+      };
+      return h("div.line", {}, h("span.label", {}, "Variables"), h("div.chips", {}, variableEditor(variables, this.columnNames(), { onchange: change })));
+    }
+    const { filters } = this.override;
+    const set = (next) => this.setOverride({ ...this.override, filters: next });
+    const others = otherFilters(filters, variables);
+    const held = filters.filter((one) => !others.includes(one));
+    return [
+      variables.length ? h("div.variables", {}, variableRow(variables, filters, { streamOf: (column) => this.streamOf(column), range, onchange: set })) : null,
+      h("div.line", {}, h("span.label", {}, "Where"), filterRow({ stream: first.stream, filters: others }, this.columnsOf(first.stream), { onchange: (next) => set([...held.filter((one) => !next.some(({ column, op }) => column === one.column && op === one.op)), ...next]), range })),
+    ];
+  }
+
+  columnNames() {
+    return [...new Set(this.board.charts.flatMap(({ query }) => this.columnsOf(query.stream).map((one) => one.name)))].sort();
+  }
+
+  /** Return a stream of a chart that has a column. */
+  streamOf(column) {
+    return this.board.charts.map(({ query }) => query.stream).find((stream) => this.columnsOf(stream).some((one) => one.name === column));
   }
 
   arrange() {
@@ -180,7 +210,7 @@ export class Board {
       const to = this.cards.findIndex((one) => one.root === target);
       if (to >= 0 && this.cards[to] !== card) this.move(card, to - this.cards.indexOf(card));
     };
-    follow(event, card.handle, over, () => card.root.classList.remove("dragged"));
+    follow(event, over, () => card.root.classList.remove("dragged"));
   }
 
   stretch(card, event) {
@@ -188,7 +218,7 @@ export class Board {
     const column = this.grid.clientWidth / 12;
     const { width, height } = card.spec;
     const row = card.root.clientHeight / height;
-    follow(event, card.corner, ({ clientX, clientY }) => this.resize(card, width + Math.round((clientX - event.clientX) / column), height + Math.round((clientY - event.clientY) / row)));
+    follow(event, ({ clientX, clientY }) => this.resize(card, width + Math.round((clientX - event.clientX) / column), height + Math.round((clientY - event.clientY) / row)));
   }
 
   async rename(card) {
@@ -232,17 +262,16 @@ export class Board {
   }
 }
 
-/** Follow the pointer from a handle until it is let loose. */
-function follow(event, handle, onmove, onend) {
+/** Follow the pointer until it is let loose: on the document, as the handle moves with its chart. */
+function follow(event, onmove, onend) {
   event.preventDefault();
-  handle.setPointerCapture(event.pointerId);
   const end = () => {
-    handle.removeEventListener("pointermove", onmove);
+    document.removeEventListener("pointermove", onmove);
+    for (const name of ["pointerup", "pointercancel"]) document.removeEventListener(name, end);
     onend?.();
   };
-  handle.addEventListener("pointermove", onmove);
-  handle.addEventListener("pointerup", end, { once: true });
-  handle.addEventListener("pointercancel", end, { once: true });
+  document.addEventListener("pointermove", onmove);
+  for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, end);
 }
 
 function readOverride(search) {

@@ -262,7 +262,7 @@ class Explore {
     const names = this.known.map((one) => one.name);
     fill(this.panel.root, h("div.empty", {}, icon("explore"), h("p.title", {}, "No stream is kept for exploring yet"),
       h("p", {}, names.length ? `Streams of this home: ${names.slice(0, 12).join(", ")}. ` : "This home has no streams yet. "),
-      h("p.note", {}, "Name the streams to keep in the section [explore] of headrace.toml, or with headrace ui --stream NAME.")));
+      h("p.note", {}, "Name the streams to keep in the section [explore] of headrace.toml, or with headrace ui --streams NAME.")));
   }
 
   unmount() {

@@ -20,6 +20,7 @@ export function resultPanel(on) {
     const isTable = query.view === "table" || query.view === "samples" || !result.rows.length;
     const box = h(`div.stage${isTable ? ".tall" : ""}`, {}, made.root);
     if (made.wanted) box.style.setProperty("--wanted", `${Math.max(260, Math.min(made.wanted, 720))}px`);
+    if (made.fits) box.classList.add("fits"); // more height would be empty
     fill(body, notes(result), box, legend(made), isTable ? null : below(query, result, made));
     if (held) body.querySelector(held.includes("plot") ? ".plot" : "td[tabindex='0']")?.focus({ preventScroll: true });
     fill(facts, factsOf(result));
