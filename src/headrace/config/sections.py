@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from headrace.config.fields import Section, read_tables, setting
+from headrace.config.fields import Section, UnfitError, read_tables, setting
 from headrace.durations import duration_ms, duration_text, moment_ms
 from headrace.errors import InvalidInputError
 from headrace.objects import Address

@@ -17,7 +17,6 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection
 from starlette.routing import Route
 from tests.support.homes import Settings
-from tests.support.processes import SystemClock
 from tests.support.soak import examples
 from tests.support.watching import (
     Client,
@@ -42,7 +41,7 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, live: LiveJob)
             with served(driver):
                 return super().ask_part(root, command, 10.0)
 
-    handle = Served(driver.storage, live, FILES, SystemClock())
+    handle = Served(driver.storage, live, FILES)
     app = make_app(live, "t", handle)
     own = {"Authorization": "Bearer t"}
     schema = schemathesis.openapi.from_asgi("/openapi.json", app, headers=own)
