@@ -130,7 +130,7 @@ def test_what_slots_did_is_on_the_page_of_their_stage(spark: SparkSession, world
             until(complete, "the stages of the first epoch are shown")
             epochs.stop()
 
-    _, epochs = on_spark(counting(), world.settings(), look)
+    _, epochs = on_spark(counting(), world.settings("spark.progress=on"), look)
 
     source, keyed = (
         {one["name"]: int(one["value"]) for one in stages[level]["accumulatorUpdates"]}
@@ -207,7 +207,8 @@ def test_the_history_server_reads_what_a_job_did(world: World, tmp_path: Path) -
     logs.mkdir()
     conf = {"ui.enabled": "false", "eventLog.enabled": "true", "eventLog.dir": logs.as_uri()}
     sets = [f"spark.conf.spark.{name}={value}" for name, value in conf.items()]
-    ended = run_driver("counting", world, *sets, "job.bounded=true", "spark.progress=on")
+    sets += ["spark.master=local[1]", "job.tasks=1", "job.bounded=true", "spark.progress=on"]
+    ended = run_driver("counting", world, *sets)
     assert ended["ended"], ended["story"]
 
     with history_server(tmp_path, logs) as url:

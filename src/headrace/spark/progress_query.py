@@ -35,7 +35,7 @@ from headrace.spark.slot_metrics import is_shown
 
 EVERY_S = 1.0
 AFTER_S = 10.0
-"""How long a run goes on before there is a query, unless the setting asks for one at once: the
+"""How long a run takes before there is a query, unless the setting asks for one at once: the
 first session of an application takes Java two seconds, which short runs do without."""
 
 END_S, ASKED_END_S = 5.0, 60.0
