@@ -94,7 +94,7 @@ steady: setup
 	@$(RUN) bench/soak.py $(ARGS)
 
 jar: setup
-	@$(RUN) tools/catalog_jar.py
+	@$(RUN) tools/spark_jar.py
 
 lock: setup
 	@$(PY) -m uv pip compile pyproject.toml --extra demo --extra dev --universal \

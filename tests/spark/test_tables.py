@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from tests.support.homes import write_visits
 from tests.support.jobs import counting
+from tests.support.processes import REAL_CLOCK, SOON_S
 from tests.support.runs import World, on_spark
 
+import headrace as hr
 from headrace import spark as headrace_spark
-from headrace.spark import catalog
+from headrace.spark import catalog, java_classes
+from headrace.spark.java_classes import JAR
 
 pytestmark = pytest.mark.spark
 
@@ -94,8 +97,57 @@ def test_the_catalog_lists_what_came_since(spark: SparkSession, world: World) ->
     assert spark.table("headrace.streams.later").count() == 3
 
 
-def test_the_jar_is_made_of_the_source() -> None:
-    source = Path(catalog.JAR).with_name("HeadraceCatalog.java").read_bytes()
-    with zipfile.ZipFile(catalog.JAR) as jar:
+def test_parts_dead_letters_and_the_warehouse_are_in_the_catalog(
+    spark: SparkSession, world: World
+) -> None:
+    world.feed(20)
+    write_visits(world.home / "warehouse" / "visits", REAL_CLOCK)
+
+    def picky(message: Any) -> dict[str, Any]:
+        if message.v == 0:
+            raise ValueError("cannot take it")
+        return {"id": message.id}
+
+    @hr.job("split")
+    def split(g: hr.Graph) -> None:
+        events = g.input("events").map(picky, returns={"id": int}, on_error="dead_letter")
+        by_id = events.partition_by("id", via="bus")
+        by_id.aggregate(name="sums", n=hr.agg.count()).send_to(g.output("counted"))
+
+    on_spark(split, world.settings("job.bounded=true"))
+    headrace_spark.register(spark, world.home)
+
+    def table(name: str) -> DataFrame:
+        return spark.table(f"headrace.{name}")
+
+    assert sorted(row.user or "" for row in table("warehouse.visits").collect()) == ["", "ann"]
+    letters = table("streams.`split.dead`").count()
+    assert letters == len(world.rows("split.dead"))
+    counted = table("state.split.sums").collect()
+    assert sum(row.n for row in counted) == 40 - letters
+    parts = {row.part for row in table("metadata.split").collect()}
+    assert len(parts) == 2
+    assert "split" in parts
+    followed = spark.readStream.table("headrace.streams.events").select("id").writeStream
+    query = followed.format("memory").queryName("followed").trigger(availableNow=True).start()
+    assert query.awaitTermination(SOON_S)
+    assert spark.table("followed").count() == 40
+    with pytest.raises(AnalysisException, match="does not support either micro-batch"):
+        spark.readStream.table("headrace.state.split.sums").writeStream.format("noop").start()
+
+
+def test_a_catalog_that_cannot_be_loaded_is_a_warning_with_its_cause(
+    spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(java_classes, "JAR", world.home / "none.jar")
+    cause = r"\(java\.lang\.ClassNotFoundException: headrace\."
+    with pytest.warns(UserWarning, match=cause) as told:
+        catalog.register_catalog(spark.newSession(), world.home)
+    assert "use the option format('headrace')" in str(told[0].message)
+
+
+def test_the_jar_is_made_of_the_sources() -> None:
+    sources = b"".join(one.read_bytes() for one in sorted(JAR.parent.glob("*.java")))
+    with zipfile.ZipFile(JAR) as jar:
         named = jar.read("SOURCE.sha256").decode()
-    assert named == hashlib.sha256(source).hexdigest(), "run make jar, and commit what it writes"
+    assert named == hashlib.sha256(sources).hexdigest(), "run make jar, and commit what it writes"

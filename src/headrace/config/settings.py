@@ -377,6 +377,11 @@ class SparkSettings(Section):
         "direct",
         description="deprecated, without effect: the driver's own loop drives epochs; leave it out",
     )
+    progress: Literal["auto", "on", "off"] = setting(
+        "off",
+        description="show jobs in Spark's UI and event log: committed epochs as a streaming query "
+        "(auto: once a run takes 10 s), and metrics of slots; off: neither",
+    )
     conf: dict[str, str] = setting(
         factory=dict, read=spark_texts, description="other Spark settings, passed on unchanged"
     )

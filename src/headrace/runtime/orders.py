@@ -319,7 +319,8 @@ class TaskReport(msgspec.Struct, frozen=True):
 class SlotReport(msgspec.Struct, frozen=True):
     """What one attempt of a slot did, or why it could not.
 
-    ``error`` holds a user's or Headrace's error as (kind, message, fields, trace).
+    ``error`` holds a user's or Headrace's error as (kind, message, fields, trace). ``metrics`` are
+    sums by name, for what shows them where the slot ran.
     """
 
     slot: int
@@ -336,6 +337,7 @@ class SlotReport(msgspec.Struct, frozen=True):
     standbys: list[StandbyReport] = []
     error: SlotFailure | None = None
     timings_ms: dict[str, float] = {}
+    metrics: dict[str, int] = {}
 
 
 class SlotFailure(msgspec.Struct, frozen=True):

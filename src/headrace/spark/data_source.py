@@ -36,9 +36,17 @@ from headrace.config import EARLIEST, LATEST
 from headrace.errors import InternalError, InvalidInputError
 from headrace.files import Files
 from headrace.records.schema import as_milliseconds, normalise
-from headrace.spark.job_tables import TableReader, is_job_table, job_table, listed, table_schema
+from headrace.spark.job_tables import (
+    TableReader,
+    is_job_table,
+    is_listed,
+    job_table,
+    listed,
+    table_schema,
+)
 from headrace.spark.row_conditions import condition_columns, conditions_of, true_rows
 from headrace.spark.source_options import (
+    COLUMNS,
     LIST,
     READ,
     SPLIT_ROWS,
@@ -581,12 +589,16 @@ class StreamSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the stream, and where each row is from; or those of a table."""
-        if LIST in self.options:  # the catalog asks for names, which this is the only way to give
-            names = listed(self._home(), self.options[LIST])
+        asked = self.options.get(LIST, "")
+        if asked not in ("", COLUMNS):  # names, which this is the only way to give
+            names = listed(self._home(), asked)
             return StructType([StructField(name, NullType()) for name in names])
-        check_known(self.options, READ)
-        if is_job_table(self.options):
-            return table_schema(job_table(self._home(), self.options), self.options)
+        options = {name: value for name, value in self.options.items() if name != LIST}
+        check_known(options, READ)
+        if asked and not is_listed(self._home(), options):
+            return StructType()
+        if is_job_table(options):
+            return table_schema(job_table(self._home(), options), options)
         place = self._place()
         with place.open() as bus:
             spec = bus.stream(place.stream).spec

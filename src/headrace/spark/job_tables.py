@@ -347,3 +347,20 @@ def listed(home: str, of: str) -> list[str]:
         for entry in reader.catalog(reader.state()).stores
         if entry.in_files
     )
+
+
+def is_listed(home: str, options: Mapping[str, str]) -> bool:
+    """Say whether the catalog has what options name: a stream, a store, a job or a table.
+
+    Args:
+        home: folder of streams and jobs.
+        options: as the catalog gives them.
+    """
+    if "table" in options:
+        return options["table"] in listed(home, "warehouse")
+    if "stream" in options:
+        return options["stream"] in listed(home, "streams")
+    job, store = options["job"], options.get("store")
+    if job not in listed(home, "jobs"):
+        return False
+    return store is None or store in listed(home, f"stores {job}")

@@ -29,6 +29,7 @@ from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
 from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
+from headrace.spark.progress_query import progress_shown
 from headrace.spark.runner import SparkRunner
 from headrace.spark.sessions import build_context, has_session
 
@@ -149,7 +150,8 @@ class SparkEngine:
             deployed: the parts.
             releases: the session stays, so workers close their stores at the end.
         """
-        result = self.job_run.run(deployed, self)
+        with progress_shown(self.spark, self.job_run):
+            result = self.job_run.run(deployed, self)
         if releases:
             for runner in self._runners:
                 runner.release()
@@ -167,6 +169,8 @@ class SparkEngine:
             silence_s=settings.job.slot_silence_s,
             notify=self.job_run.listeners.notice,
         )
+        if settings.spark.progress != "off":
+            made.show_metrics()
         self._runners.append(made)
         return made
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -26,6 +27,8 @@ from headrace.coordinator.worker_host import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
 from headrace.plan.stages import JobPlan
 from headrace.runtime.orders import SlotOrder, SlotReport, decode_report, encode
+from headrace.spark.java_classes import JAVA_ERRORS, java_cause
+from headrace.spark.slot_metrics import CLASS, is_shown, register_metrics
 from headrace.spark.slot_rdd import (
     SPARK_ERRORS,
     Executor,
@@ -293,6 +296,7 @@ class SparkRunner:
         silence_s: float | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
+        self._measures, self._notify = False, notify
         self._share, self._plan = share, deployed.plan
         self._group = self._asking = f"headrace {deployed.plan.job} slots"
         self._context, self._settings = context, settings
@@ -306,6 +310,10 @@ class SparkRunner:
         self._known: list[Executor] = []
         self._looked_s = 0.0
         self._numbering = SlotNumbers(share[0] * MOST_SLOTS)
+
+    def show_metrics(self) -> None:
+        """Show what slots do as metrics of Spark, where it has a UI or an event log."""
+        self._measures = is_shown(self._context)
 
     def slots(self) -> list[Slot]:
         """Ask every slot where it is; placed again when the executors have changed."""
@@ -328,7 +336,21 @@ class SparkRunner:
             number: (self._for_slot(number), [executor.location])
             for number, executor in places.items()
         }
-        return SlotRDD(self._context, described, slot_main)
+        return SlotRDD(self._context, described, slot_main, self._metrics())
+
+    def _metrics(self) -> Any:
+        """Return accumulators for a placement of slots; ``None`` where there are none."""
+        if not self._measures:
+            return None
+        try:
+            return register_metrics(self._context)
+        except JAVA_ERRORS as error:
+            self._without_metrics(java_cause(error))
+            return None
+
+    def _without_metrics(self, why: str) -> None:
+        self._measures = False
+        self._notify(f"Spark's pages do not show what slots do: {why}; the job runs without")
 
     def _executors(self) -> list[Executor]:
         """Return the executors that live, without those that are not ready yet."""
@@ -451,6 +473,10 @@ class SparkRunner:
                 return [decode_report(data) for data in self._rdd.run(slots)]
         except SPARK_ERRORS as error:
             self._check_stop(error)
+            if self._measures and CLASS in str(error):
+                self._rdd.leave_metrics()
+                self._without_metrics(java_cause(error))
+                return self._run(prefix, slots)
             raise UnavailableError(
                 f"Spark could not run slots {slots}: {first_line(error)}; "
                 "Spark's log file has the details"

@@ -1,11 +1,11 @@
 """Spark partitions that run where we say, each in a Python worker of its own.
 
-With ``catalog``, the one module that goes through py4j into Spark's private parts; ``tests/spark``
-has a smoke test for each. Placement comes from ``SparkContext.makeRDD`` with locations. Each slot
-is one branch of a union with an environment of its own: Spark keys its pools of Python workers by
-environment, so a slot that keeps its number on its executor finds the same process again, with its
-open stores. New executors are prepared beside the epochs: their first slot starts a Python process,
-which takes seconds.
+With ``catalog`` and ``java_classes``, what goes through py4j into Spark's private parts;
+``tests/spark`` has a smoke test for each. Placement comes from ``SparkContext.makeRDD`` with
+locations. Each slot is one branch of a union with an environment of its own: Spark keys its pools
+of Python workers by environment, so a slot that keeps its number on its executor finds the same
+process again, with its open stores. New executors are prepared beside the epochs: their first slot
+starts a Python process, which takes seconds.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ class SlotRDD:
         slots: by number, what each is given, and the locations it prefers.
         function: runs in the worker on an iterator over that one object; must read it to
             its end, or Spark throws the worker away.
+        metrics: of the JVM, as ``slot_metrics`` registers them: count in the tasks what the
+            function yields.
     """
 
     def __init__(
@@ -119,8 +121,9 @@ class SlotRDD:
         context: SparkContext,
         slots: Mapping[int, tuple[Any, Sequence[str]]],
         function: Callable[[Iterable[Any]], Iterable[bytes]],
+        metrics: Any = None,
     ) -> None:
-        self._context = context
+        self._context, self._metrics = context, metrics
         self._slots = list(slots)
         self._partitions = {number: partition for partition, number in enumerate(slots)}
         branches = []
@@ -135,16 +138,23 @@ class SlotRDD:
             if before is None:
                 environment.pop(SLOT_VARIABLE, None)
         self._rdd = branches[0] if len(branches) == 1 else context.union(branches)
+        self._tasks: Any = self._rdd._jrdd if metrics is None else metrics.over(self._rdd._jrdd)
 
     def slot_of(self, partition: int) -> int:
         """Return the number of the slot that a partition is."""
         return self._slots[partition]
 
+    def leave_metrics(self) -> None:
+        """Run without metrics from now on."""
+        self._metrics, self._tasks = None, self._rdd._jrdd
+
     def run(self, slots: Sequence[int]) -> list[bytes]:
         """Run the function on some slots and return what it yields, in that order."""
         spark = self._context._jsc.sc()
         partitions = [self._partitions[number] for number in slots]
-        socket = _jvm(self._context).PythonRDD.runJob(spark, self._rdd._jrdd, partitions)
+        if self._metrics is not None:
+            self._metrics.reset()
+        socket = _jvm(self._context).PythonRDD.runJob(spark, self._tasks, partitions)
         reports: Any = _load_from_socket(socket, self._rdd._jrdd_deserializer)
         if isinstance(reports, AbstractContextManager):
             with reports as found:

@@ -37,8 +37,9 @@ SPARKS = ("checkpointlocation", "queryname", "outputmode")
 OURS = ("follows", "pushed")
 """Given by ``stateful`` alone, a folder; and by the catalog alone, conditions of the query."""
 
-LIST = "headracelist"
-"""Given by the catalog alone: names are wanted, of which part of it."""
+LIST, COLUMNS = "headracelist", "columns"
+"""Given by the catalog alone: names are wanted, of which part of it; or the columns of what the
+other options name, none where that is not there."""
 
 SPLIT_ROWS = 4_000_000
 

@@ -19,6 +19,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from headrace.coordinator.worker_host import (
     WorkerSettings,
     collect_garbage_in_background,
@@ -117,10 +119,12 @@ def _report(settings: WorkerSettings, prefix: str | None) -> tuple[bytes, bool]:
     """Return the report of the slot, and whether its process is to end."""
     from headrace.runtime.slot import run_slot
     from headrace.runtime.slot_host import release_all
+    from headrace.spark.slot_metrics import measured
 
     if prefix:
         order = decode_order(Path(f"{prefix}-{settings.slot:04d}.json").read_bytes())
-        return encode(run_slot(order, _host(settings))), order.renew
+        report = run_slot(order, _host(settings))
+        return encode(replace(report, metrics=measured(order, report))), order.renew
     host = _host(settings)
     release_all(host)
     collect_garbage_in_background(host.state_dir, host.files, host.clock, settings.keep_unused_s)

@@ -51,6 +51,7 @@ public final class HeadraceCatalog implements TableCatalog, SupportsNamespaces {
   static final String LIST = "headracelist";
 
   private String name;
+
   @Override
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
@@ -153,7 +154,7 @@ public final class HeadraceCatalog implements TableCatalog, SupportsNamespaces {
   /** The version of a store is the epoch: SELECT ... VERSION AS OF 12. */
   @Override
   public Table loadTable(Identifier table, String version) throws NoSuchTableException {
-    if (!table.namespace()[0].equals("state")) {
+    if (!kind(table.namespace()).equals("state")) {
       throw new UnsupportedOperationException(
           "only tables of headrace.state have versions, their epochs; found " + table);
     }
@@ -162,12 +163,9 @@ public final class HeadraceCatalog implements TableCatalog, SupportsNamespaces {
 
   private Table load(Identifier table, String version) throws NoSuchTableException {
     String[] namespace = table.namespace();
-    if (!namespaceExists(namespace) || !tables(namespace).contains(table.name())) {
-      throw new NoSuchTableException(table);
-    }
     Map<String, String> options = new LinkedHashMap<>();
     options.put("home", home());
-    switch (namespace[0]) {
+    switch (kind(namespace)) {
       case "state":
         options.put("job", namespace[1]);
         options.put("store", table.name());
@@ -179,16 +177,31 @@ public final class HeadraceCatalog implements TableCatalog, SupportsNamespaces {
       case "warehouse":
         options.put("table", table.name());
         break;
-      default:
+      case "streams":
         options.put("stream", table.name());
+        break;
+      default:
+        throw new NoSuchTableException(table);
     }
     if (version != null) {
       options.put("epoch", version);
     }
     String full = name + "." + String.join(".", namespace) + "." + table.name();
     boolean isStream = namespace[0].equals("streams");
-    StructType schema = source().inferSchema(new CaseInsensitiveStringMap(options));
+    // Each look is a call of a Python process: one says whether the table is there, and its columns.
+    Map<String, String> asked = new LinkedHashMap<>(options);
+    asked.put(LIST, "columns");
+    StructType schema = source().inferSchema(new CaseInsensitiveStringMap(asked));
+    if (schema.isEmpty()) {
+      throw new NoSuchTableException(table);
+    }
     return new HeadraceTable(full, options, schema, isStream);
+  }
+
+  /** What a namespace has; empty where it has no tables. */
+  private static String kind(String[] namespace) {
+    int depth = namespace.length > 0 && namespace[0].equals("state") ? 2 : 1;
+    return namespace.length == depth ? namespace[0] : "";
   }
 
   private static UnsupportedOperationException readOnly() {

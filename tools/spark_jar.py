@@ -1,7 +1,7 @@
-"""Compiles the catalog for Spark into its jar: ``make jar``, after a change of the source.
+"""Compiles the Java classes for Spark into their jar: ``make jar``, after a change of a source.
 
 The jar is in the tree, so that neither an installation nor its users need a Java compiler. It names
-the digest of the source that it is made of, which a test compares.
+the digest of the sources that it is made of, which a test compares.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from pathlib import Path
 import pyspark
 
 HERE = Path(__file__).parent.parent / "src/headrace/spark/java"
-SOURCE, JAR = HERE / "HeadraceCatalog.java", HERE / "catalog.jar"
-JARS = ("spark-sql", "spark-catalyst", "spark-common-utils", "spark-unsafe", "scala-library")
+SOURCES, JAR = sorted(HERE.glob("*.java")), HERE / "headrace.jar"
+JARS = (
+    "spark-sql", "spark-catalyst", "spark-common-utils", "spark-core", "spark-unsafe",
+    "scala-library", "jackson-", "pickle",
+)  # fmt: skip
 MANIFEST = "Manifest-Version: 1.0\r\n\r\n"
 BEGIN = (1980, 1, 1, 0, 0, 0)
 
 
 def digest() -> str:
-    """Return the digest of the source, which the jar names."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    """Return the digest of the sources, which the jar names."""
+    return hashlib.sha256(b"".join(one.read_bytes() for one in SOURCES)).hexdigest()
 
 
 def main() -> None:
@@ -34,7 +37,8 @@ def main() -> None:
     java = os.environ.get("JAVA_HOME")
     compiler = Path(java) / "bin/javac" if java else Path("javac")
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(compiler), "--release", "17", "-d", folder, "-cp", path, str(SOURCE)]
+        command = [str(compiler), "--release", "17", "-d", folder, "-cp", path]
+        command += map(str, SOURCES)
         subprocess.run(command, check=True)
         with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
             jar.writestr(zipfile.ZipInfo("META-INF/MANIFEST.MF", BEGIN), MANIFEST)

@@ -1,0 +1,100 @@
+"""Headrace's own Java classes, for what Spark offers to classes of the JVM alone.
+
+Their jar is loaded into the JVM of the driver when they are needed, so a session need not have been
+started with it. Executors are given it only for what counts in their tasks.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+JAR = Path(__file__).parent / "java" / "headrace.jar"
+JAVA_ERRORS = (Py4JError, PySparkException)
+"""What a call of Java raises."""
+
+
+def class_loader(context: SparkContext) -> Any:
+    """Return the loader of the classes of the jar, over those that the JVM has.
+
+    Args:
+        context: of the JVM.
+    """
+    return _loader(context._gateway, str(JAR))
+
+
+@cache
+def _loader(gateway: Any, jar: str) -> Any:
+    """Only one, because py4j keeps the methods of a class by its name, and calls no other's."""
+    jvm = gateway.jvm
+    urls = gateway.new_array(jvm.java.net.URL, 1)
+    urls[0] = jvm.java.io.File(jar).toURI().toURL()
+    parent = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    return jvm.java.net.URLClassLoader(urls, parent)
+
+
+def new_object(context: SparkContext, name: str, *values: object) -> Any:
+    """Return a new object of a class of the jar, which has one constructor.
+
+    Args:
+        context: of the JVM.
+        name: of the class.
+        values: for the constructor.
+
+    Raises:
+        Py4JError: the class cannot be loaded or made; see ``java_cause``.
+    """
+    jvm: Any = context._jvm
+    gateway: Any = context._gateway
+    given = gateway.new_array(jvm.java.lang.Object, len(values))
+    for at, value in enumerate(values):
+        given[at] = value
+    made = class_loader(context).loadClass(f"headrace.spark.{name}")
+    return made.getConstructors()[0].newInstance(given)
+
+
+def java_context(context: SparkContext) -> Any:
+    """Return the context as classes of Scala take it."""
+    return context._jsc.sc()
+
+
+def java_session(spark: SparkSession) -> Any:
+    """Return a session as classes of Java take it."""
+    session: Any = spark
+    return session._jsparkSession
+
+
+def ship_classes(context: SparkContext) -> None:
+    """Give the executors of an application the jar."""
+    java: Any = context
+    java._jsc.addJar(str(JAR))
+
+
+def scratch_folder(context: SparkContext) -> Path:
+    """Return a new folder on this host that ends with the application."""
+    scratch: Any = context
+    return Path(tempfile.mkdtemp(prefix="headrace-", dir=scratch._temp_dir))
+
+
+def java_cause(error: Exception) -> str:
+    """Return what Java said was wrong in the first place, on one line.
+
+    Args:
+        error: of a call, one of ``JAVA_ERRORS``.
+    """
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    if java is None:
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    for _ in range(20):
+        deeper = java.getCause()
+        if deeper is None:
+            break
+        java = deeper
+    return str(java.toString()).strip().splitlines()[0][:300]
