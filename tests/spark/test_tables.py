@@ -130,7 +130,7 @@ def test_parts_dead_letters_and_the_warehouse_are_in_the_catalog(
     assert "split" in parts
     followed = spark.readStream.table("headrace.streams.events").select("id").writeStream
     query = followed.format("memory").queryName("followed").trigger(availableNow=True).start()
-    assert query.awaitTermination(SOON_S)
+    assert query.awaitTermination(int(SOON_S))
     assert spark.table("followed").count() == 40
     with pytest.raises(AnalysisException, match="does not support either micro-batch"):
         spark.readStream.table("headrace.state.split.sums").writeStream.format("noop").start()
