@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import zipfile
 from typing import Any
 
 import pytest
@@ -16,10 +14,10 @@ from tests.support.runs import World, on_spark
 
 import headrace as hr
 from headrace import spark as headrace_spark
-from headrace.spark import catalog, java_classes
-from headrace.spark.java_classes import JAR
 
 pytestmark = pytest.mark.spark
+
+STATE = "headrace.state"
 
 
 def scanned(frame: DataFrame) -> tuple[int, list[str]]:
@@ -54,17 +52,15 @@ def test_state_epochs_and_streams_are_tables(spark: SparkSession, world: World) 
     assert kept[last].ended
     assert sum(one.next_offset for one in kept[last].inputs if one.input == "events") == 400
 
-    stores = [
-        row.tableName for row in spark.sql("show tables in headrace.state.counting").collect()
-    ]
+    stores = [row.tableName for row in spark.sql(f"show tables in {STATE}.counting").collect()]
     assert "n" in stores
-    now = spark.table("headrace.state.counting.n")
+    now = spark.table(f"{STATE}.counting.n")
     assert sorted(now.collect()) == sorted(state.collect())
-    then = spark.sql("select * from headrace.state.counting.n version as of 0")
+    then = spark.sql(f"select * from {STATE}.counting.n version as of 0")
     assert then.count() == 0
     assert spark.table("headrace.metadata.counting").count() == len(kept)
     with pytest.raises(AnalysisException, match="none"):
-        spark.table("headrace.state.counting.none").collect()
+        spark.table(f"{STATE}.counting.none").collect()
 
 
 def test_a_query_reads_only_its_columns_and_rows(spark: SparkSession, world: World) -> None:
@@ -133,21 +129,4 @@ def test_parts_dead_letters_and_the_warehouse_are_in_the_catalog(
     assert query.awaitTermination(int(SOON_S))
     assert spark.table("followed").count() == 40
     with pytest.raises(AnalysisException, match="does not support either micro-batch"):
-        spark.readStream.table("headrace.state.split.sums").writeStream.format("noop").start()
-
-
-def test_a_catalog_that_cannot_be_loaded_is_a_warning_with_its_cause(
-    spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(java_classes, "JAR", world.home / "none.jar")
-    cause = r"\(java\.lang\.ClassNotFoundException: headrace\."
-    with pytest.warns(UserWarning, match=cause) as told:
-        catalog.register_catalog(spark.newSession(), world.home)
-    assert "use the option format('headrace')" in str(told[0].message)
-
-
-def test_the_jar_is_made_of_the_sources() -> None:
-    sources = b"".join(one.read_bytes() for one in sorted(JAR.parent.glob("*.java")))
-    with zipfile.ZipFile(JAR) as jar:
-        named = jar.read("SOURCE.sha256").decode()
-    assert named == hashlib.sha256(sources).hexdigest(), "run make jar, and commit what it writes"
+        spark.readStream.table(f"{STATE}.split.sums").writeStream.format("noop").start()
