@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from tests.support.runs import JobControl, World, on_spark, read_stream, run_dri
 import headrace as hr
 from headrace import Job
 from headrace.errors import InvalidInputError
-from headrace.faults import injected
+from headrace.testing import crash_at
 
 pytestmark = pytest.mark.spark
 
@@ -81,10 +80,6 @@ def test_a_batch_frame_is_read_once_in_each_run_and_no_row_is_late(
     assert len(read_stream(tmp_path, "totals")) == 2 * len(first)
 
 
-class Died(Exception):
-    """What a driver dies of."""
-
-
 def test_rows_of_a_run_are_written_once_with_the_columns_that_it_reads(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -93,19 +88,12 @@ def test_rows_of_a_run_are_written_once_with_the_columns_that_it_reads(
     def wide(session: SparkSession) -> DataFrame:
         return session.range(900).selectExpr("id % 7 k", "id v", "id * 100 at", "repeat('x', 9) t")
 
-    def die_at(point: str) -> Callable[[str], None]:
-        def hook(met: str) -> None:
-            if met == point:
-                raise Died
-
-        return hook
-
     settings = load_settings(None, [f"home={tmp_path}", "job.bounded=true"], {})
     folder = tmp_path / "jobs" / "summing" / "frames" / "numbers"
-    with pytest.raises(Died), injected(die_at("spark.rows_written"), ("spark.rows_written",)):
+    with crash_at("spark.rows_written"):
         run_job(summing(wide), settings)
     assert not (folder / "rows.json").exists()
-    with pytest.raises(Died), injected(die_at("commit.published"), ("commit.published",)):
+    with crash_at("commit.published"):
         run_job(summing(wide), settings)
     written = sorted((folder / "rows").iterdir())
     found = [pa.ipc.open_file(path).read_all() for path in written]
