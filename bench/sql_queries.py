@@ -1,10 +1,11 @@
 """How quickly a running app answers queries for one key, as JSON; docs/guide/sql.md.
 
-    python bench/sql_queries.py [--rate 2000] [--keys 1000] [--windows 60] [--seconds 30]
+    python bench/sql_queries.py [--rate 2000] [--keys 1000] [--windows 60] [--seconds 30] [--served]
 
 Runs an app standalone, in processes of its own, which counts by key in windows of ten seconds.
 First it takes in so many past windows at once; then rows come at a rate, and this process asks for
 one key and one window, again and again over one connection: past windows, current ones, and both.
+The driver answers, or with ``--served`` a process of `headrace sql serve` beside it.
 Beside them the route /v1/job, which reads nothing: what the machine adds to each answer.
 Reports latencies in ms, how many rows the table had, and how far the app was behind in the end.
 """
@@ -73,14 +74,18 @@ class Feeder(threading.Thread):
 
 
 class Asking:
-    """One connection to the API of the driver."""
+    """One connection to a driver, or to another server of the app.
 
-    def __init__(self, storage: Path) -> None:
+    Args:
+        below: a folder; the process leaves word in it, or in one below.
+    """
+
+    def __init__(self, below: Path) -> None:
         deadline = time.monotonic() + 60
-        while not (storage / API_FILE).exists():
-            assert time.monotonic() < deadline, "the app does not start"
+        while not (found := [*below.glob(API_FILE), *below.glob(f"*/{API_FILE}")]):
+            assert time.monotonic() < deadline, f"nobody answers below {below}"
             time.sleep(0.1)
-        place = json.loads((storage / API_FILE).read_text())
+        place = json.loads(found[0].read_text())
         url = urlsplit(place["url"])
         self._headers = {"Authorization": f"Bearer {place['token']}"}
         self._connection = HTTPConnection(url.hostname or "", url.port, timeout=120)
@@ -96,6 +101,12 @@ class Asking:
         words = urlencode({"query": sql, "windows": windows})
         found: list[dict[str, Any]] = self.get(f"/v1/sql?{words}")["rows"]
         return found
+
+
+def started(*words: str) -> subprocess.Popen[bytes]:
+    """Return a process of a command."""
+    command = [sys.executable, "-m", "headrace.cli.main", *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def until(what: str, seconds: float, is_so: Any) -> None:
@@ -150,6 +161,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000)
     parser.add_argument("--windows", type=int, default=60, help="past windows to begin with")
     parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--served", action="store_true", help="ask headrace sql serve")
     parser.add_argument("--pause-ms", type=int, default=5, help="between two queries")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-queries-") as folder:
@@ -160,26 +172,28 @@ def main() -> None:
             span = chosen.windows * SIZE_MS
             past = rows(BEGIN_MS, BEGIN_MS + span, 5 * chosen.windows * chosen.keys, chosen.keys, 0)
             bus.stream("clicks").append(0, past)
-            words = ["run", str(file), "--standalone", "--home", str(home)]
-            command = [sys.executable, "-m", "headrace.cli.main", *words]
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
+            own = ["--home", str(home)]
+            processes = [started("run", str(file), "--standalone", *own)]
             try:
-                asking = Asking(home / "jobs" / "counting")
+                asking = driver = Asking(home / "jobs" / "counting")
                 until("no epoch", 120, lambda: asking.get("/v1/job")["epoch"] > 0)
                 feeder = Feeder(bus, chosen.rate, chosen.keys, BEGIN_MS + span)
                 feeder.start()
                 count = "SELECT count(*) AS n FROM pages"
                 until("it is behind", 120, lambda: asking.query(count, "past")[0]["n"] > 0)
-                found = {"job_route": other_route(asking, chosen.pause_ms)}
+                if chosen.served:
+                    processes.append(started("sql", "serve", str(file), *own))
+                    asking = Asking(home / "sql" / "counting" / "servers")
+                    until("it is behind", 120, lambda: asking.query(count, "past")[0]["n"] > 0)
+                found = {"job_route": other_route(driver, chosen.pause_ms)}
                 found |= measured(asking, feeder, chosen)
                 feeder.over.set()
                 rows_there = asking.query(count, "all")[0]["n"]
-                job = asking.get("/v1/job")
+                job = driver.get("/v1/job")
             finally:
-                process.send_signal(signal.SIGINT)
-                process.wait(60)
+                for process in reversed(processes):
+                    process.send_signal(signal.SIGINT)
+                    process.wait(60)
     load = round(os.getloadavg()[0], 1)
     sizes = {"keys": chosen.keys, "rate": chosen.rate, "table_rows": rows_there}
     print(json.dumps({**sizes, "epochs": job["epoch"], "lag": job["lag"], "load": load, **found}))

@@ -49,7 +49,7 @@ def test_a_job_meets_hosts_that_come_and_go(home: Path) -> None:
     assert [one["is_up"] for one in found["hosts"]] == [True, True]
     assert "runs in" in refused("cluster", "up", "--home", home)
 
-    world = world_on(found["master"], home, "placement.wait_s=0")
+    world = world_on(found["master"], home, "placement.wait_s=0", "job.slots=2")
     world.open_gate("draw")
     world.feed(20)
     with Driver("shuffling", world) as driver:
