@@ -175,7 +175,8 @@ def main() -> None:
             own = ["--home", str(home)]
             processes = [started("run", str(file), "--standalone", *own)]
             try:
-                asking = driver = Asking(home / "jobs" / "counting")
+                place = home / "jobs" / "counting"
+                asking = driver = Asking(place)
                 until("no epoch", 120, lambda: asking.get("/v1/job")["epoch"] > 0)
                 feeder = Feeder(bus, chosen.rate, chosen.keys, BEGIN_MS + span)
                 feeder.start()
@@ -189,7 +190,7 @@ def main() -> None:
                 found |= measured(asking, feeder, chosen)
                 feeder.over.set()
                 rows_there = asking.query(count, "all")[0]["n"]
-                job = driver.get("/v1/job")
+                job = Asking(place).get("/v1/job")  # a server closes what is silent for seconds
             finally:
                 for process in reversed(processes):
                     process.send_signal(signal.SIGINT)
