@@ -1,4 +1,4 @@
-"""The first job of the README reads what its commands make, and sends what they show."""
+"""The first jobs of the README, in Python and SQL, send what their commands show."""
 
 from __future__ import annotations
 
@@ -35,3 +35,14 @@ def test_the_first_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         driver.finish()
     assert "views=1  slowest=41" in done("bus", "tail", "views")
     sys.modules.pop("clicks", None)
+
+    (app,) = blocks(README, "sql")
+    Path("views.sql").write_text(app.text)
+    (block,) = [one for one in blocks(README, "sh") if "views.sql" in one.text]
+    checked, _, queried = [shlex.split(words)[1:] for words, _ in commands(block)]
+    assert done(*checked).endswith("views.sql: 1 table, no mistake\n")
+    with TestDriver(load_job("views.sql"), home=Path(".headrace"), memory_bus=False) as driver:
+        driver.finish()
+    assert done(*queried) == "no rows\n", "no page has more than 100"
+    every = [word.replace("> 100", "> 0") for word in queried]
+    assert done(*every).split() == ["page", "views", "/docs", "1"]
