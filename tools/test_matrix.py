@@ -106,8 +106,8 @@ def last_line(command: list[str | Path], variables: dict[str, str]) -> tuple[str
         for line in running.stdout:
             print(line, end="", flush=True)
             last = line.strip() or last
-            if line.startswith(("FAILED ", "ERROR ")):
-                failed.append(line.split(" ", 1)[1].split(" - ")[0].strip())
+            if found := re.match(r"(?:FAILED|ERROR) (tests/.+?)(?: - |$)", line):
+                failed.append(found[1])
     return (last if running.returncode == 0 else f"failed: {last}"), failed
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from types import MappingProxyType
 
 import msgspec
 import pytest
@@ -67,6 +68,17 @@ def test_slots_answer_in_the_order_asked(rdd: SlotRDD) -> None:
         ("slot 1", "1"),
         ("slot 2", "2"),
     ]
+
+
+def test_what_other_threads_read_of_the_context_stays(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark copies the context's environment for each function that any thread makes."""
+    context = spark.sparkContext
+    monkeypatch.setattr(context, "environment", MappingProxyType(dict(context.environment)))
+    slots = SlotRDD(context, {7: ("slot 7", [])}, describe)
+    assert SLOT_VARIABLE not in context.environment
+    assert [answer["variable"] for answer in answers(slots, [7])] == ["7"]
 
 
 def test_a_slot_meets_its_process_again(rdd: SlotRDD) -> None:

@@ -29,8 +29,6 @@ MOST_TASKS = 10_000
 SPARK_ERRORS = (Py4JError, PySparkException, EOFError, OSError)
 """What ``SlotRDD.run`` raises when Spark does not run the slots to their end."""
 
-_ENVIRONMENT = threading.Lock()  # of the context, which the parts of a job share
-
 
 @dataclass(frozen=True)
 class Executor:
@@ -127,16 +125,11 @@ class SlotRDD:
         self._slots = list(slots)
         self._partitions = {number: partition for partition, number in enumerate(slots)}
         branches = []
-        environment = context.environment
-        with _ENVIRONMENT:
-            before = environment.get(SLOT_VARIABLE)
-            for number, (value, locations) in slots.items():
-                environment[SLOT_VARIABLE] = str(number)
-                branch = _located(context, value, locations).mapPartitions(function)
-                branch._jrdd  # noqa: B018 - the environment is taken when the JVM's side is made
-                branches.append(branch)
-            if before is None:
-                environment.pop(SLOT_VARIABLE, None)
+        for number, (value, locations) in slots.items():
+            of_slot = _with_variable(context, SLOT_VARIABLE, str(number))
+            branch = _located(of_slot, value, locations).mapPartitions(function)
+            branch._jrdd  # noqa: B018 - the function is pickled when the JVM's side is made
+            branches.append(branch)
         self._rdd = branches[0] if len(branches) == 1 else context.union(branches)
         self._tasks: Any = self._rdd._jrdd if metrics is None else metrics.over(self._rdd._jrdd)
 
@@ -160,6 +153,16 @@ class SlotRDD:
             with reports as found:
                 return list(found)
         return list(reports)  # before Spark 4.2 the collector closes the socket
+
+
+def _with_variable(context: SparkContext, name: str, value: str) -> SparkContext:
+    """Return the same context, whose new tasks find one more variable in their environment.
+
+    That of ``context`` is read by all threads while they make functions of theirs.
+    """
+    view: SparkContext = object.__new__(SparkContext)
+    vars(view).update(vars(context), environment={**context.environment, name: value})
+    return view
 
 
 def _located(context: SparkContext, value: Any, locations: Sequence[str]) -> RDD[Any]:
