@@ -481,7 +481,7 @@ class EpochRun:
                 sent = SINK_ROWS + part.operator
                 counts[sent] = counts.get(sent, 0) + part.rows
             counts |= {**self.standbys.counts, **self.placing.counts}
-            operators = {name: deterministic_counts(own) for name, own in self.operators.items()}
+            operators = {name: dict(own) for name, own in self.operators.items()}
             standbys = self.standbys.changes()
             story = self.placing.host_events(self.tasks, standbys, self.time_ms)
         if has_offsets:
