@@ -402,14 +402,8 @@ class EpochRun:
         self.tasks[name] = TaskChange(
             segment=self._segment(task, report),
             merging=merging,
-            state_bytes=task.state_bytes,
-            expires=task.expires,
-            event_deadline=task.event_deadline,
-            wall_deadline=task.wall_deadline,
             host=report.host,
-            held=task.held,
-            waiting=task.waiting,
-            swept_ms=task.swept_ms,
+            **task.progress(),
         )
 
     def _absorb_merge(self, name: str, merged: Merged) -> None:
