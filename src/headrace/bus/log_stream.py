@@ -560,6 +560,11 @@ class LogStream(Stream):
         if self._is_closed:
             raise ClosedError(f"stream {self.spec.name!r} is closed", stream=self.spec.name)
 
+    @property
+    def is_there(self) -> bool:
+        """Say whether it was not removed."""
+        return not self._is_closed
+
     def _check_there(self) -> None:
         """Make sure that the stream was neither closed nor removed."""
         self._check_open()
