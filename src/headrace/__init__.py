@@ -16,16 +16,9 @@ if TYPE_CHECKING:
     from headrace.bus.stream_rows import read
     from headrace.errors import GraphError, HeadraceError, InvalidInputError
     from headrace.graph import agg
-    from headrace.graph.builder import (
-        Graph,
-        Job,
-        Stream,
-        confidence,
-        event_time,
-        job,
-        processing_time,
-    )
+    from headrace.graph.builder import Graph, Job, Stream, job
     from headrace.graph.diagnostics import Output
+    from headrace.graph.event_times import confidence, event_time, processing_time
     from headrace.graph.joins import Table
     from headrace.graph.processors import (
         AsyncProcessor,
@@ -116,15 +109,15 @@ _HOMES = {
     "agg": "headrace.graph.agg",
     "broadcast": "headrace.graph.shared_stores",
     "col": "polars",
-    "confidence": "headrace.graph.builder",
+    "confidence": "headrace.graph.event_times",
     "count_window": "headrace.graph.windows",
-    "event_time": "headrace.graph.builder",
+    "event_time": "headrace.graph.event_times",
     "global_window": "headrace.graph.windows",
     "hopping": "headrace.graph.windows",
     "job": "headrace.graph.builder",
     "lit": "polars",
     "on_count_or_time": "headrace.graph.windows",
-    "processing_time": "headrace.graph.builder",
+    "processing_time": "headrace.graph.event_times",
     "read": "headrace.bus.stream_rows",
     "run": "headrace.standalone.running",
     "serving": "headrace.serving",

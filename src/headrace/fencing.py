@@ -253,7 +253,7 @@ class FencedFiles(Files):
     ) -> Iterator[Path]:
         temporary = own / f"{path.name}.{new_name()}.tmp"
         with self.holding():
-            self.write_new(temporary, [data], durable=durable)
+            super().write_new(temporary, [data], durable=durable)
             try:
                 self._inner.make_missing(path.parent)
                 yield temporary

@@ -9,7 +9,7 @@ from pathlib import Path
 from headrace.files import Files
 from headrace.state.backend import ChainStep, Changes, Position, SegmentChain, Target
 from headrace.state.compaction import CompactionInput, SegmentCompaction, compact_files
-from headrace.state.segment import header_at
+from headrace.state.segment import SegmentHeader
 from headrace.state.segment_writer import SegmentWriter
 
 FILES = Files(sync=False)
@@ -73,7 +73,9 @@ class Ledger:
         target = self.root / f"snapshot-{self.epoch}-{self.written}"
         job = SegmentCompaction(
             target,
-            header_at("snapshot", JOB, self.position, 1, "snapshot"),
+            SegmentHeader(
+                "snapshot", JOB, self.position.lineage, 1, self.position.epoch, "snapshot"
+            ),
             STAGE,
             0,
             (),
@@ -86,7 +88,9 @@ class Ledger:
     def _writer(self, kind, position: Position, attempt: str) -> SegmentWriter:
         self.written += 1
         path = self.root / f"{kind}-{position.epoch}-{self.written}"
-        return SegmentWriter(FILES, path, header_at(kind, JOB, position, 1, attempt))
+        return SegmentWriter(
+            FILES, path, SegmentHeader(kind, JOB, position.lineage, 1, position.epoch, attempt)
+        )
 
     def chain(
         self, stage: str, task: int, groups: tuple[int, int], after: Position | None

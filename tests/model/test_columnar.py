@@ -18,11 +18,10 @@ from headrace.files import Files
 from headrace.records.keys import encode_columns, encode_key
 from headrace.records.schema import TableLayout
 from headrace.state import segment
-from headrace.state.backend import Position
 from headrace.state.columnar_table import ColumnarTable
 from headrace.state.columns import TableKeys
 from headrace.state.run_merge import merge_runs, merged_schema
-from headrace.state.segment import SegmentReader, header_at, open_runs
+from headrace.state.segment import SegmentHeader, SegmentReader, open_runs
 from headrace.state.segment_writer import SegmentWriter
 from headrace.state.sorted_run import SortedRun
 
@@ -120,9 +119,7 @@ class Machine:
         """Write a run to a file, and open it from there."""
         self.files += 1
         path = self.folder / str(self.files)
-        writer = SegmentWriter(
-            FILES, path, header_at("changelog", "job", Position("l", 1, "d"), 1, "a")
-        )
+        writer = SegmentWriter(FILES, path, SegmentHeader("changelog", "job", "l", 1, 1, "a"))
         writer.add_table("stage", 0, "t", schema, batches, 4)
         writer.close()
         return open_runs(SegmentReader(FILES, path), "t", self.layout)

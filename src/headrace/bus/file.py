@@ -7,6 +7,8 @@ frozen process does to an older stream, it does to a path that the newer one doe
 Aliases are small files; where several change at once, the file ``.swap`` names all first and wins
 over their own until these say the same. The next process that sets aliases completes a swap that
 another one did not finish.
+
+``StoredBus`` is what this bus and the one in an object storage have in common.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import queue
 import re
 import shutil
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from xxhash import xxh3_64_hexdigest
 
@@ -312,6 +315,166 @@ class AliasFiles:
         return self._folder / f"{alias}.json"
 
 
+class AliasStore(Protocol):
+    """Where the aliases of a bus are kept. Safe for many threads and processes."""
+
+    def target(self, alias: str) -> str | None:
+        """Return the stream that an alias stands for; ``None`` when there is no such alias."""
+        ...
+
+    def all(self) -> dict[str, str]:
+        """Return the stream of each alias, as they were at one moment."""
+        ...
+
+    def set(
+        self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
+    ) -> None:
+        """Let aliases stand for streams, or for nothing, durably and in one step.
+
+        Raises:
+            InvalidInputError: one does not stand for what is expected of it.
+        """
+        ...
+
+
+class StoredBus(Bus):
+    """A bus whose streams and aliases lie below a root, which many processes open.
+
+    Args:
+        root: where they are.
+        parts: settings, time and files.
+        maps: of its segments.
+        incarnations: which streams there are.
+        aliases: of them.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        parts: BusContext,
+        maps: SegmentMapCache,
+        incarnations: Incarnations,
+        aliases: AliasStore,
+    ) -> None:
+        self.root, self.parts, self.maps = root, parts, maps
+        self._incarnations, self._aliases = incarnations, aliases
+        self._lock = threading.Lock()
+        self._streams: dict[str, LogStream] = {}
+        self.compactions = BackgroundWorker("headrace-bus-compact")
+        self._is_closed = False
+
+    @abstractmethod
+    def _opened(self, there: Incarnation) -> LogStream | None:
+        """Open a stream; ``None``: it was removed meanwhile, so look again."""
+
+    @abstractmethod
+    def _prepare(self, made: Incarnation, spec: StreamSpec) -> None:
+        """Make what a stream needs before it exists."""
+
+    def create(
+        self, spec: StreamSpec, *, exist_ok: bool = False, fence: Fence | None = None
+    ) -> Stream:
+        """Create a stream; see ``Bus.create``.
+
+        1. Prepare where its rows go. 2. Publish what it is, which makes it exist.
+        """
+        with self._lock:
+            self._check_open()
+            if (target := self._aliases.target(spec.name)) is not None:
+                raise alias_taken(spec.name, target)
+            while True:
+                if (there := self._found(spec.name)) is not None:
+                    self.parts.fences.check(fence)
+                    check_existing_stream(there, spec, there.schemas.all, exist_ok)
+                    return there
+                made = self._incarnations.following(spec.name)
+                self.parts.fences.check(fence)
+                self._prepare(made, spec)
+                fault("stream.prepared")
+                data = spec_to_json(spec, self.parts.clock.new_id())
+                is_mine = self._incarnations.create(made, data)
+                if is_mine and (there := self._found(spec.name)) is not None:
+                    return there
+
+    def stream(self, name: str) -> Stream:
+        """Return a stream; see ``Bus.stream``."""
+        with self._lock:
+            held = self._streams.get(name)  # a closed bus has none
+            if held is not None and held.is_there:
+                return held
+            self._check_open()
+            found = self._found(name)
+            if found is None and (target := self._aliases.target(name)) is not None:
+                found = self._found(target)
+            if found is None:
+                known = [*self._incarnations.names(), *self._aliases.all()]
+                raise unknown_stream(name, sorted(known))
+            return found
+
+    def _found(self, name: str) -> LogStream | None:
+        """Return the stream of a name, opened once; ``None``: there is none."""
+        held = self._streams.get(name)
+        if held is not None and held.is_there:
+            return held
+        self._streams.pop(name, None)
+        while (there := self._incarnations.current(name)) is not None:
+            if (made := self._opened(there)) is not None:
+                self._streams[name] = made
+                return made
+        return None
+
+    def names(self) -> list[str]:
+        """Return the names of all streams, sorted."""
+        self._check_open()
+        return self._incarnations.names()
+
+    def aliases(self) -> dict[str, str]:
+        """Return the stream of each alias."""
+        self._check_open()
+        return self._aliases.all()
+
+    def fence(self, fence: Fence) -> None:
+        """Refuse requests of older generations of a job; see ``Bus.fence``."""
+        self._check_open()
+        self.parts.fences.announce(fence)
+
+    def fenced(self, job: str) -> int:
+        """Return the newest generation announced of a job."""
+        self._check_open()
+        return self.parts.fences.highest(job)
+
+    def _remove(self, name: str, fence: Fence | None) -> None:
+        with self._lock:
+            self._check_open()
+            gone = self._incarnations.current(name)
+            self.parts.fences.check(fence)
+            fault("stream.chosen")
+            if gone is None or not self._incarnations.remove(gone):
+                raise unknown_stream(name, self._incarnations.names())
+            if (opened := self._streams.pop(name, None)) is not None:
+                opened.close()
+
+    def _set_aliases(
+        self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
+    ) -> None:
+        self._check_open()
+        self._aliases.set(targets, expected)
+
+    def close(self) -> None:
+        """Wait for what is compacted, and close all streams; nothing is lost."""
+        with self._lock:
+            self._is_closed = True
+            streams, self._streams = list(self._streams.values()), {}
+        for stream in streams:
+            stream.close()
+        self.compactions.close()
+        self.maps.clear()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"the bus at {self.root} is closed")
+
+
 FORMAT = 3
 _FORMATS = (1, 2, FORMAT)
 """1 has no identity and is not compacted, 2 has none and is."""
@@ -388,7 +551,7 @@ class FileStream(LogStream):
             self.recheck_s = _UNWATCHED_RECHECK_S
 
 
-class FileBus(Bus):
+class FileBus(StoredBus):
     """Streams under ``<root>/streams``.
 
     Many processes can open the same root, append to the same partitions and read them.
@@ -408,122 +571,49 @@ class FileBus(Bus):
         clock: Clock | None = None,
         files: Files | None = None,
     ) -> None:
-        self.root = Path(root).absolute()
-        clock = clock or SteadyClock(SystemClock(), record=self.root / CLOCK_RECORD)
-        files = files or Files()
-        fences = FenceFiles(self.root / "fences", files, clock)
-        self.parts = BusContext(settings or BusOptions(), clock, files, fences)
-        self.maps = SegmentMapCache(self.parts.files, self.parts.settings.open_segments)
-        self.open_logs = OpenLogCache(self.parts.settings.open_partitions)
-        self._incarnations = Incarnations(self.root, files, clock)
-        parts = self.parts
-        self._aliases = AliasFiles(self.root / "aliases", parts.files, parts.clock)
-        self._lock = threading.Lock()
-        self._streams: dict[str, FileStream] = {}
+        root = Path(root).absolute()
+        clock = clock or SteadyClock(SystemClock(), record=root / CLOCK_RECORD)
+        files, settings = files or Files(), settings or BusOptions()
+        parts = BusContext(settings, clock, files, FenceFiles(root / "fences", files, clock))
+        super().__init__(
+            root,
+            parts,
+            SegmentMapCache(files, settings.open_segments),
+            Incarnations(root, files, clock),
+            AliasFiles(root / "aliases", files, clock),
+        )
+        self.open_logs = OpenLogCache(settings.open_partitions)
         self._watch: FolderWatcher | None = None
         self._flusher: Flusher | None = None
-        self.compactions = BackgroundWorker("headrace-bus-compact")
-        self._is_closed = False
 
-    def create(
-        self, spec: StreamSpec, *, exist_ok: bool = False, fence: Fence | None = None
-    ) -> Stream:
-        """Create a stream; see ``Bus.create``.
+    def _prepare(self, made: Incarnation, spec: StreamSpec) -> None:
+        self.root.mkdir(parents=True, exist_ok=True, mode=0o700)  # records are the owner's
+        for partition in range(spec.partitions):
+            (made.folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
 
-        1. Make the folders of all partitions. 2. Publish ``stream.json``, which makes the
-        stream exist.
-        """
-        with self._lock:
-            self._check_open()
-            if (target := self._aliases.target(spec.name)) is not None:
-                raise alias_taken(spec.name, target)
-            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)  # records are the owner's
-            while True:
-                if self._incarnations.current(spec.name) is not None:
-                    self.parts.fences.check(fence)
-                    there = self._open(spec.name)
-                    check_existing_stream(there, spec, there.schemas.all, exist_ok)
-                    return there
-                made = self._incarnations.following(spec.name)
-                self.parts.fences.check(fence)
-                for partition in range(spec.partitions):
-                    (made.folder / partition_name(partition)).mkdir(parents=True, exist_ok=True)
-                fault("stream.prepared")
-                if self._incarnations.create(made, spec_to_json(spec, self.parts.clock.new_id())):
-                    return self._open(spec.name)
-
-    def stream(self, name: str) -> Stream:
-        """Return a stream; see ``Bus.stream``."""
-        with self._lock:
-            held = self._streams.get(name)  # a closed bus has none
-            if held is not None and held.is_there:
-                return held
-            self._check_open()
-            if self._incarnations.current(name) is None:
-                name = self._aliases.target(name) or name
-            return self._open(name)
-
-    def _is_known(self, name: str) -> bool:
-        """Say whether a stream is open, and forget one that was removed."""
-        if name not in self._streams:
-            return False
-        if self._streams[name].is_there:
-            return True
-        del self._streams[name]
-        return False
-
-    def aliases(self) -> dict[str, str]:
-        """Return the stream of each alias."""
-        self._check_open()
-        return self._aliases.all()
+    def _opened(self, there: Incarnation) -> FileStream | None:
+        try:
+            made = FileStream(self, there)
+        except FileNotFoundError:  # removed meanwhile, and maybe created again
+            return None
+        settings = self.parts.settings
+        if settings.fsync is Fsync.INTERVAL and self._flusher is None:
+            self._flusher = Flusher(self.open_logs.flush, settings.fsync_interval_ms)
+        return made
 
     def fence(self, fence: Fence) -> None:
         """Refuse requests of older generations of a job; see ``Bus.fence``."""
         self._check_open()
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.parts.fences.announce(fence)
-
-    def fenced(self, job: str) -> int:
-        """Return the newest generation announced of a job."""
-        self._check_open()
-        return self.parts.fences.highest(job)
-
-    def _remove(self, name: str, fence: Fence | None) -> None:
-        with self._lock:
-            self._check_open()
-            gone = self._incarnations.current(name)
-            self.parts.fences.check(fence)
-            fault("stream.chosen")
-            if gone is None or not self._incarnations.remove(gone):
-                raise unknown_stream(name, self._incarnations.names())
-            if (opened := self._streams.pop(name, None)) is not None:
-                opened.close()
-
-    def _set_aliases(
-        self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
-    ) -> None:
-        self._check_open()
-        self._aliases.set(targets, expected)
-
-    def names(self) -> list[str]:
-        """Return the names of all streams, sorted."""
-        with self._lock:
-            self._check_open()
-            return self._incarnations.names()
+        super().fence(fence)
 
     def close(self) -> None:
         """Close all files and threads of the bus."""
-        with self._lock:
-            self._is_closed = True
-            streams, self._streams = list(self._streams.values()), {}
-        for stream in streams:
-            stream.close()
+        super().close()
         for thread in (self._flusher, self._watch):
             if thread is not None:
                 thread.close()
-        self.compactions.close()
         self.open_logs.close()
-        self.maps.clear()
 
     def watch(self) -> FolderWatcher:
         """Return the one watch of the bus, started by the first waiter."""
@@ -532,24 +622,6 @@ class FileBus(Bus):
             if self._watch is None:
                 self._watch = FolderWatcher()
             return self._watch
-
-    def _open(self, name: str) -> FileStream:
-        if not self._is_known(name):
-            found = self._incarnations.current(name)
-            if found is None:
-                known = [*self._incarnations.names(), *self._aliases.all()]
-                raise unknown_stream(name, sorted(known))
-            try:
-                self._streams[name] = FileStream(self, found)
-            except FileNotFoundError:  # removed meanwhile, and maybe created again
-                return self._open(name)
-            if self.parts.settings.fsync is Fsync.INTERVAL and self._flusher is None:
-                self._flusher = Flusher(self.open_logs.flush, self.parts.settings.fsync_interval_ms)
-        return self._streams[name]
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise ClosedError(f"the bus in {self.root} is closed")
 
 
 def partition_name(partition: int) -> str:

@@ -255,7 +255,7 @@ class IndexFiles:
             # Looked for after the entries were read: those were there before a barrier, and count.
             is_due = is_due or bool(data) or self.is_torn or self.is_closed or self.number < last
             if not is_due or not os.path.exists(self.history.name(self.number + 1)):
-                if is_due and not os.path.exists(self.history.name(self.number)):
+                if is_due and not os.path.exists(self._newest):
                     raise _DroppedError
                 self._take(data)
                 return
@@ -302,7 +302,7 @@ class IndexFiles:
     def _new_data(self) -> bytes:
         begin = self.entries * ENTRY_BYTES
         try:
-            name = self.history.name(self.number)
+            name = self._newest
             size, data = os.stat(name).st_size, b""
             if size != begin:
                 with open(name, "rb", buffering=0) as file:
@@ -320,7 +320,7 @@ class IndexFiles:
     def _take(self, data: bytes) -> None:
         if not data:
             return
-        path = self.history.name(self.number)
+        path = self._newest
         entries = verified_entries(data, self.entries * ENTRY_BYTES, path, self.partition)
         taken = len(entries)
         if taken and entries["kind"][-1] == END:

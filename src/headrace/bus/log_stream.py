@@ -497,7 +497,7 @@ class LogStream(Stream):
         deadline = Deadline(self._parts.clock, timeout_s)
         with self._growing:
             if not self._is_listening:
-                self._listen_to(self._all())
+                self._listen_to([self._made(partition) for partition in range(len(self._logs))])
                 self._is_listening = True
         while True:
             seen = self._appends.count
@@ -528,9 +528,6 @@ class LogStream(Stream):
     def _partitions(self) -> list[Log]:
         """The logs of all partitions that there are by now."""
         _ = self.settings
-        return self._all()
-
-    def _all(self) -> list[Log]:
         return [log or self._made(partition) for partition, log in enumerate(self._logs)]
 
     def _made(self, partition: int) -> Log:
@@ -562,6 +559,11 @@ class LogStream(Stream):
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError(f"stream {self.spec.name!r} is closed", stream=self.spec.name)
+
+    @property
+    def is_there(self) -> bool:
+        """Say whether it was not removed."""
+        return not self._is_closed
 
     def _check_there(self) -> None:
         """Make sure that the stream was neither closed nor removed."""

@@ -19,13 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from headrace.bus.index_history import AppendSummary
 from headrace.bus.index_table import (
     CARRIED,
     COMPACTED,
-    EARLIEST,
     ENTRY,
     HEADER,
-    LATEST,
     Entries,
     Entry,
     EntryTable,
@@ -61,9 +60,7 @@ class IndexPart(NamedTuple):
     def of(cls, entries: Entries, nonce: int) -> IndexPart:
         """Return the part that holds some entries, none of them compacted."""
         first, end = int(entries["first_offset"][0]), int(next_offsets(entries)[-1])
-        rows, size = int(entries["rows"].sum()), int(entries["length"].sum())
-        low, high = int(entries["min_time"].min()), int(entries["max_time"].max())
-        return cls(first, end, rows, size, low, high, nonce)
+        return cls(first, end, int(entries["rows"].sum()), *AppendSummary.of(entries), nonce)
 
     @classmethod
     def read(cls, entry: Entry) -> IndexPart:
@@ -210,9 +207,7 @@ class PartHistory:
         for part in self._within(start, stop):
             low, high = part.min_time, part.max_time
             if part.first < start or part.end > stop:
-                held = self._cut(part, start, stop)
-                low = int(held["min_time"].min(initial=LATEST))
-                high = int(held["max_time"].max(initial=EARLIEST))
+                _, low, high = AppendSummary.of(self._cut(part, start, stop))
             yield low, high, max(part.first, start), min(part.end, stop)
 
     def stored(self, begin: int) -> tuple[int, int]:

@@ -18,7 +18,6 @@ from headrace.errors import InvalidInputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.commands import Drain
     from headrace.coordinator.drain import CordonedHost, CordonedHosts
@@ -86,16 +85,14 @@ def drain(
 
         headrace cluster drain 127.0.0.3
     """
-    from headrace.clock import SystemClock
-
-    settings, clock = settings_of(home), SystemClock()
-    named = _named(settings, host)
+    settings = settings_of(home)
+    draining = _Draining(settings, _named(settings, host), undo=undo)
     if job is None:
-        found, asked = _for_all(settings, named, clock, undo=undo)
+        found, asked = draining.of_all_jobs()
     else:
-        found, asked = None, [_ask(settings, _job(settings, job, clock), named, clock, undo=undo)]
+        found, asked = None, [draining.of_job(job)]
     if not undo:
-        _await_empty([one for one in asked if one.runs], wait, clock, quiet=as_json)
+        draining.await_empty([one for one in asked if one.runs], wait, quiet=as_json)
     for one in asked:
         view = _view_of(one)
         if as_json:
@@ -120,82 +117,156 @@ def _named(settings: Settings, host: str) -> str:
     return cluster.address(int(host)) if int(host) < cluster.workers else host
 
 
-def _job(settings: Settings, name: str, clock: Clock) -> _Job:
+def _job(settings: Settings, name: str) -> _Job:
+    from headrace.clock import SystemClock
     from headrace.coordinator.inspection.job_reader import part_readers
     from headrace.coordinator.job_parts import group_state
     from headrace.coordinator.leader_lease import driver_of
 
     readers = part_readers(settings, name)
-    driver = driver_of(readers[0].root, settings.jobs_dir / name, name, clock)
+    driver = driver_of(readers[0].root, settings.jobs_dir / name, name, SystemClock())
     state = group_state([reader.state() for reader in readers])
     return _Job(name, readers, state, runs=driver is not None)
 
 
-def _jobs(settings: Settings, clock: Clock) -> Iterator[_Job]:
+def _jobs(settings: Settings) -> Iterator[_Job]:
     """Yield all jobs that can be read."""
     from headrace.control.job_status import job_names
     from headrace.errors import CorruptDataError
 
     for name in job_names(settings):
         with suppress(CorruptDataError):
-            yield _job(settings, name, clock)
+            yield _job(settings, name)
 
 
-def _for_all(
-    settings: Settings, named: str, clock: Clock, *, undo: bool
-) -> tuple[CordonedHost, list[_DrainRequest]]:
-    """Note beside the jobs that all are to leave a host, or not any more, and ask those that run.
+class _Draining:
+    """Has hosts emptied, or used again.
 
-    Returns:
-        The host, and the jobs that were asked.
+    Args:
+        settings: of the home.
+        named: the host, by its identity or address.
+        undo: use it again.
     """
-    from headrace.coordinator.drain import CordonedHosts, parts_with_host
-    from headrace.files import Files
 
-    note = CordonedHosts(settings.jobs_dir, Files())
-    jobs = list(_jobs(settings, clock))
-    hosts = {name: one for job in jobs for name, one in job.state.hosts.items()}
-    found = _resolve_host(settings, hosts, note, named, clock)
-    runs = [
-        job
-        for job in jobs
-        if job.runs and any(found.means(*one) for one in job.state.hosts.items())
-    ]
-    for job in () if undo else runs:  # one that cannot do without it refuses for all
-        parts_with_host({job.readers[0].root: job.state}, named, undo=False)
-    if undo:
-        for one in note.read():
-            if one == found or one.means(found.host, _held(hosts, found)):
-                note.remove(one)
-    else:
-        note.add(found)
-    asked = [_ask(settings, job, named, clock, undo=undo, everywhere=True) for job in runs]
-    return found, asked
+    def __init__(self, settings: Settings, named: str, *, undo: bool) -> None:
+        from headrace.clock import SystemClock
+
+        self._settings, self._named, self._undo = settings, named, undo
+        self._clock = SystemClock()
+
+    def of_job(self, name: str) -> _DrainRequest:
+        """Ask one job, which need not run."""
+        return self._ask(_job(self._settings, name))
+
+    def of_all_jobs(self) -> tuple[CordonedHost, list[_DrainRequest]]:
+        """Note beside the jobs that all are to leave a host, or not any more; ask those that run.
+
+        Returns:
+            The host, and the jobs that were asked.
+        """
+        from headrace.coordinator.drain import CordonedHosts, parts_with_host
+        from headrace.files import Files
+
+        note = CordonedHosts(self._settings.jobs_dir, Files())
+        jobs = list(_jobs(self._settings))
+        hosts = {name: one for job in jobs for name, one in job.state.hosts.items()}
+        found = self._resolved(hosts, note)
+        runs = [
+            job
+            for job in jobs
+            if job.runs and any(found.means(*one) for one in job.state.hosts.items())
+        ]
+        for job in () if self._undo else runs:  # one that cannot do without it refuses for all
+            parts_with_host({job.readers[0].root: job.state}, self._named, undo=False)
+        if self._undo:
+            for one in note.read():
+                if one == found or one.means(found.host, _held(hosts, found)):
+                    note.remove(one)
+        else:
+            note.add(found)
+        return found, [self._ask(job, everywhere=True) for job in runs]
+
+    def _resolved(self, hosts: Hosts, note: CordonedHosts) -> CordonedHost:
+        """Return the host: one of a job, of those drained, or of the cluster here."""
+        from headrace.coordinator.drain import CordonedHost, find_host
+        from headrace.errors import InvalidInputError
+
+        named, now_ms = self._named, self._clock.now_ms()
+        try:
+            host = find_host(hosts, named)
+        except InvalidInputError:
+            for one in note.read():
+                if named in (one.host, one.address):
+                    return one
+            if named in _cluster_addresses(self._settings):
+                return CordonedHost("", named, now_ms)
+            raise
+        return CordonedHost(host, named if named == hosts[host].address else "", now_ms)
+
+    def _ask(self, job: _Job, *, everywhere: bool = False) -> _DrainRequest:
+        from headrace.cli.jobs.access import show_notice
+        from headrace.control.job_handle import RunningHandle
+        from headrace.coordinator.commands import Drain
+        from headrace.coordinator.drain import parts_with_host
+        from headrace.errors import UnavailableError
+        from headrace.files import Files
+
+        named, undo = self._named, self._undo
+        command = Drain(named, undo, everywhere)
+        states = {reader.root: reader.state() for reader in job.readers}
+        if not job.runs:
+            host = self._mark(states, job.name, command)
+            return _DrainRequest(job.name, job.readers, host, runs=False)
+        try:
+            running = RunningHandle(self._settings, job.name, states, Files(), self._clock)
+            host = running.drain(command, ANSWER_S)
+        except UnavailableError:
+            if not everywhere:
+                raise
+            show_notice(
+                f"job {job.name} does not answer now; it follows what is noted, in its time"
+            )
+            found = parts_with_host(states, named, undo=undo, everywhere=True)
+            host = next(name for _, name in found.values())
+            return _DrainRequest(job.name, job.readers, host, runs=True, answers=False)
+        return _DrainRequest(job.name, job.readers, host, runs=True)
+
+    def _mark(self, states: dict[Path, JobState], job: str, command: Drain) -> str:
+        """Set the mark in the manifests of a job that does not run."""
+        from headrace.cli.jobs.access import show_notice
+        from headrace.control.job_handle import stopped_job
+        from headrace.coordinator.job_storage import DriverLock, JobContext
+        from headrace.files import Files
+
+        lock = DriverLock(next(iter(states)), job, self._clock)
+        with lock, open_home_bus(self._settings) as bus:
+            context = JobContext(self._settings, job, bus, Files(), self._clock)
+            return stopped_job(context, states, show_notice).drain(command, 0)
+
+    def await_empty(self, asked: list[_DrainRequest], wait_s: float, *, quiet: bool) -> None:
+        """Wait until no job has anything on the host, and show how far it is when that changes."""
+        from headrace.clock import Deadline
+        from headrace.errors import UnavailableError
+
+        deadline, said = Deadline(self._clock, wait_s), ""
+        while busy := [(one, view) for one in asked if not (view := _view_of(one)).is_empty]:
+            left = "; ".join(f"{one.job}: {_left(view)}" for one, view in busy)
+            if left != said and not quiet:
+                typer.echo(f"{left} to move", err=True)
+            said = left
+            if deadline.expired:
+                raise UnavailableError(
+                    f"after {wait_s:g} s the host still has {left}; the mark stays and tasks "
+                    "continue moving: wait with --wait, look with headrace jobs describe, or take "
+                    "it back with --undo. A job that is paused moves nothing"
+                )
+            self._clock.sleep(POLL_S)
 
 
 def _held(hosts: Hosts, found: CordonedHost) -> HostState:
     from headrace.coordinator.host_state import HostState
 
     return hosts.get(found.host, HostState(found.address))
-
-
-def _resolve_host(
-    settings: Settings, hosts: Hosts, note: CordonedHosts, named: str, clock: Clock
-) -> CordonedHost:
-    """Return the host that is named: one of a job, of those drained, or of the cluster here."""
-    from headrace.coordinator.drain import CordonedHost, find_host
-    from headrace.errors import InvalidInputError
-
-    try:
-        host = find_host(hosts, named)
-    except InvalidInputError:
-        for one in note.read():
-            if named in (one.host, one.address):
-                return one
-        if named in _cluster_addresses(settings):
-            return CordonedHost("", named, clock.now_ms())
-        raise
-    return CordonedHost(host, named if named == hosts[host].address else "", clock.now_ms())
 
 
 def _cluster_addresses(settings: Settings) -> list[str]:
@@ -223,74 +294,6 @@ def _show_drained_hosts(
         typer.echo(
             f"jobs of this home that begin later place nothing on host {name}, either, until --undo"
         )
-
-
-def _ask(
-    settings: Settings,
-    job: _Job,
-    named: str,
-    clock: Clock,
-    *,
-    undo: bool,
-    everywhere: bool = False,
-) -> _DrainRequest:
-    from headrace.cli.jobs.access import show_notice
-    from headrace.control.job_handle import RunningHandle
-    from headrace.coordinator.commands import Drain
-    from headrace.coordinator.drain import parts_with_host
-    from headrace.errors import UnavailableError
-    from headrace.files import Files
-
-    command = Drain(named, undo, everywhere)
-    states = {reader.root: reader.state() for reader in job.readers}
-    if not job.runs:
-        host = _mark(settings, states, job.name, command, clock)
-        return _DrainRequest(job.name, job.readers, host, runs=False)
-    try:
-        running = RunningHandle(settings, job.name, states, Files(), clock)
-        host = running.drain(command, ANSWER_S)
-    except UnavailableError:
-        if not everywhere:
-            raise
-        show_notice(f"job {job.name} does not answer now; it follows what is noted, in its time")
-        found = parts_with_host(states, named, undo=undo, everywhere=True)
-        host = next(name for _, name in found.values())
-        return _DrainRequest(job.name, job.readers, host, runs=True, answers=False)
-    return _DrainRequest(job.name, job.readers, host, runs=True)
-
-
-def _mark(
-    settings: Settings, states: dict[Path, JobState], job: str, command: Drain, clock: Clock
-) -> str:
-    """Set the mark in the manifests of a job that does not run."""
-    from headrace.cli.jobs.access import show_notice
-    from headrace.control.job_handle import stopped_job
-    from headrace.coordinator.job_storage import DriverLock, JobContext
-    from headrace.files import Files
-
-    with DriverLock(next(iter(states)), job, clock), open_home_bus(settings) as bus:
-        context = JobContext(settings, job, bus, Files(), clock)
-        return stopped_job(context, states, show_notice).drain(command, 0)
-
-
-def _await_empty(asked: list[_DrainRequest], wait_s: float, clock: Clock, *, quiet: bool) -> None:
-    """Wait until no job has anything on the host, saying how far it is whenever that changes."""
-    from headrace.clock import Deadline
-    from headrace.errors import UnavailableError
-
-    deadline, said = Deadline(clock, wait_s), ""
-    while busy := [(one, view) for one in asked if not (view := _view_of(one)).is_empty]:
-        left = "; ".join(f"{one.job}: {_left(view)}" for one, view in busy)
-        if left != said and not quiet:
-            typer.echo(f"{left} to move", err=True)
-        said = left
-        if deadline.expired:
-            raise UnavailableError(
-                f"after {wait_s:g} s the host still has {left}; the mark stays and tasks continue "
-                "moving: wait with --wait, look with headrace jobs describe, or take it back with "
-                "--undo. A job that is paused moves nothing"
-            )
-        clock.sleep(POLL_S)
 
 
 def _left(view: HostStatus) -> str:
@@ -493,11 +496,10 @@ def _check_host(cluster: SparkCluster, host: int) -> None:
 
 def _jobs_on(settings: Settings) -> Jobs:
     """Return what running jobs have on each host, by its address."""
-    from headrace.clock import SystemClock
     from headrace.control.job_status import placement_status
 
     found: Jobs = {}
-    for job in _jobs(settings, SystemClock()):
+    for job in _jobs(settings):
         if job.runs:
             for host in placement_status(job.state).hosts:
                 found.setdefault(host.address, []).append((job.name, host))

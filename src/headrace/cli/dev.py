@@ -23,7 +23,6 @@ from headrace.errors import InvalidInputError
 if TYPE_CHECKING:
     from headrace.bus import StreamSpec
     from headrace.cli.bus.tail import TailedRow
-    from headrace.clock import Clock
     from headrace.graph.builder import Job
     from headrace.graph.operators import JobGraph
     from headrace.testing.driver import TestDriver
@@ -217,25 +216,25 @@ def _show(shown: SampleOutput, *, as_json: bool) -> None:
 
 def _watch(words: list[str], folders: list[Path]) -> None:
     """Run the command again, in a process of its own, at the start and at each change."""
-    from headrace.clock import SystemClock
-
     there = [folder.resolve() for folder in folders]
     with suppress(KeyboardInterrupt), _child(words) as start:
         typer.echo(f"watching {there[0]}; Ctrl-C ends", err=True)
         known = _stamps(there)
         start()
-        for found in _changes(there, known, SystemClock()):
+        for found in _changes(there, known):
             typer.secho(f"--- {', '.join(sorted(found))} changed", dim=True, err=True)
             start()
 
 
-def _changes(folders: list[Path], known: _Stamps, clock: Clock) -> Iterator[set[str]]:
+def _changes(folders: list[Path], known: _Stamps) -> Iterator[set[str]]:
     """Yield the names of files that were written, made or removed, once no more of them are.
 
     Looks at the files of a project again and again: there are few, and an editor may write them in
     any way.
     """
-    seen = known
+    from headrace.clock import SystemClock
+
+    seen, clock = known, SystemClock()
     while True:
         clock.sleep(_STEP_S)
         found, before = _stamps(folders), seen

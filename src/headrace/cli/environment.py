@@ -27,7 +27,6 @@ import typer
 from headrace import extras
 from headrace.cli.options import Config, Home, Json, Set, open_home_bus, setting_names, settings_of
 from headrace.cli.output import count_text, show_json, show_table, show_wrapped, size_text
-from headrace.clock import Clock
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
@@ -207,12 +206,14 @@ def check_ports() -> Finding:
     return Finding("ports", "ok", f"connections to 127.0.0.1 and {name} ({address})")
 
 
-def check_disk(name: str, folder: Path, clock: Clock) -> Finding:
+def check_disk(name: str, folder: Path) -> Finding:
     """A folder has room, can be written, and its file system knows hard links and locks."""
+    from headrace.clock import SystemClock
+
     there = folder
     while not there.exists():
         there = there.parent
-    probe = there / f".headrace-doctor-{clock.new_id()}"
+    probe = there / f".headrace-doctor-{SystemClock().new_id()}"
     link = probe.with_suffix(".link")
     try:
         with open(probe, "xb") as file:
@@ -268,10 +269,12 @@ def check_bus(settings: Settings, bus: Bus) -> Finding:
     return Finding("bus", "fail" if bad else "ok", "; ".join([found, *bad]), advice)
 
 
-def check_jobs(settings: Settings, bus: Bus, clock: Clock) -> Finding:
+def check_jobs(settings: Settings, bus: Bus) -> Finding:
     """The manifests of all jobs can be read."""
+    from headrace.clock import SystemClock
     from headrace.control.job_status import job_names, job_status
 
+    clock = SystemClock()
     jobs = [job_status(settings, name, bus, clock) for name in job_names(settings)]
     running = [one.job for one in jobs if one.process is not None]
     bad = [f"{one.job}: {one.problem}" for one in jobs if one.problem]
@@ -281,7 +284,7 @@ def check_jobs(settings: Settings, bus: Bus, clock: Clock) -> Finding:
     return Finding("jobs", "fail" if bad else "ok", "; ".join([*parts, *bad]), advice)
 
 
-def run_checks(settings: Settings, clock: Clock) -> Iterator[Finding]:
+def run_checks(settings: Settings) -> Iterator[Finding]:
     """Yield what does not depend on what is in a home, one check after the other."""
     checks: list[Callable[[], Finding]] = [
         check_python,
@@ -293,9 +296,9 @@ def run_checks(settings: Settings, clock: Clock) -> Iterator[Finding]:
         check_files,
     ]
     yield from (check() for check in checks)
-    yield check_disk("home", settings.home, clock)
+    yield check_disk("home", settings.home)
     if settings.state_dir.parent != settings.home:
-        yield check_disk("state.dir", settings.state_dir, clock)
+        yield check_disk("state.dir", settings.state_dir)
 
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -360,10 +363,7 @@ def _sum(verdicts: Counter[str]) -> str:
 
 
 def _findings(settings: Settings) -> Iterator[Finding]:
-    from headrace.clock import SystemClock
-
-    clock = SystemClock()
-    yield from run_checks(settings, clock)
+    yield from run_checks(settings)
     changed = [key for key, source in settings.sources.items() if source != "default"]
     text = f"{', '.join(changed)} differ from the defaults" if changed else "all as by default"
     yield Finding("settings", "ok", text)
@@ -372,7 +372,7 @@ def _findings(settings: Settings) -> Iterator[Finding]:
         return
     with open_home_bus(settings) as bus:
         yield check_bus(settings, bus)
-        yield check_jobs(settings, bus, clock)
+        yield check_jobs(settings, bus)
 
 
 def _show(finding: Finding, *, as_json: bool) -> None:

@@ -232,11 +232,13 @@ def _checked(key: str, entry: _SourcedValue) -> Any:
             return fit(kind, spark_text(value))
         return info.fit(value, is_text=entry.is_text)
     except UnfitError as error:
-        # That another type is expected is said already.
-        reason = "" if error.reason.startswith("expected ") else f": {error.reason}"
+        # A reason that names the type says it again, and text is already text.
+        reason = "" if error.reason.startswith("expected ") else error.reason
+        is_text = isinstance(value, str) and type_name(kind).startswith("text")
+        wanted = "" if reason and is_text else f", expected {type_name(kind)}"
         raise InvalidInputError(
-            f"setting {key} from {entry.source}: found {_short(key, value)}, expected "
-            f"{type_name(kind)}{reason}",
+            f"setting {key} from {entry.source}: found {_short(key, value)}{wanted}"
+            + (f": {reason}" if reason else ""),
             setting=key,
         ) from None
 

@@ -402,14 +402,8 @@ class EpochRun:
         self.tasks[name] = TaskChange(
             segment=self._segment(task, report),
             merging=merging,
-            state_bytes=task.state_bytes,
-            expires=task.expires,
-            event_deadline=task.event_deadline,
-            wall_deadline=task.wall_deadline,
             host=report.host,
-            held=task.held,
-            waiting=task.waiting,
-            swept_ms=task.swept_ms,
+            **task.progress(),
         )
 
     def _absorb_merge(self, name: str, merged: Merged) -> None:
@@ -481,7 +475,7 @@ class EpochRun:
                 sent = SINK_ROWS + part.operator
                 counts[sent] = counts.get(sent, 0) + part.rows
             counts |= {**self.standbys.counts, **self.placing.counts}
-            operators = {name: deterministic_counts(own) for name, own in self.operators.items()}
+            operators = {name: dict(own) for name, own in self.operators.items()}
             standbys = self.standbys.changes()
             story = self.placing.host_events(self.tasks, standbys, self.time_ms)
         if has_offsets:

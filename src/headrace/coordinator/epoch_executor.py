@@ -282,14 +282,14 @@ class EpochExecutor:
         yield EpochStep.RUN_LEVEL
         if level == 0:
             revoke_moved_tasks(run, self._runner)
+            self._storage.forget_recovery()
         orders = run.orders(level)
         if orders:
-            storage = self._storage
-            storage.forget_recovery()
             try:
                 run.absorb(orders, self._runner.run(orders))
             except HeadraceError as error:
                 self._writer.check(error)  # a newer driver's epoch is the one to report
+                storage = self._storage
                 save_failed(storage.root, run, self._writer.state, error, storage.files)
                 raise
         run.finish_level(level)

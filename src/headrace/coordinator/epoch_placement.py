@@ -172,10 +172,10 @@ class StandbyTracker:
         self._placed: set[str] = set()
         self.counts: Counter[str] = Counter()
         self._homes: dict[str, dict[str, str]] = {}
-        there, away = {slot.host for slot in slots}, drained_hosts(state.hosts)
-        self._away = away if there - away else frozenset()
+        self._away: frozenset[str] = frozenset()
         if copies or state.standbys:
-            hosts = {slot.host for slot in slots}
+            hosts, away = {slot.host for slot in slots}, drained_hosts(state.hosts)
+            self._away = away if hosts - away else frozenset()
             for stage in plan.stages:
                 if stage.keyed and standby_specs(store_specs(stage)):
                     self._homes[stage.name] = self._found(stage, hosts)

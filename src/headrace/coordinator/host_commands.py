@@ -32,11 +32,12 @@ def revoke_moved_tasks(run: EpochRun, runner: Runner) -> None:
         HeadraceError: a slot did not answer; nothing of the epoch counts.
     """
     leaving = run.placing.leaving()
-    there = {slot.number for slot in run.slots}
-    wanted = {slot: names for slot, names in leaving.items() if slot in there}
-    if wanted:
-        runner.run(_revocations(run, wanted))
-        fault("placement.let_go")
+    if leaving:
+        there = {slot.number for slot in run.slots}
+        wanted = {slot: names for slot, names in leaving.items() if slot in there}
+        if wanted:
+            runner.run(_revocations(run, wanted))
+            fault("placement.let_go")
     run.placing.seated(leaving)
 
 

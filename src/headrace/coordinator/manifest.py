@@ -35,6 +35,7 @@ from headrace.runtime.orders import (
     OutputPart,
     SegmentRef,
     SinkPart,
+    TaskProgress,
 )
 from headrace.state.compaction_policy import (
     MAX_FILES,
@@ -69,18 +70,16 @@ class PendingCompaction(msgspec.Struct, frozen=True, array_like=True):
 NO_COMPACTION = PendingCompaction()
 
 
-class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskState(TaskProgress, frozen=True, omit_defaults=True):
     """What is committed for one task.
 
     ``epoch`` and ``attempt`` say which changes its stores must hold. ``snapshots`` are what
     a store begins with, to be applied one after the other by key groups: none, one, or after
     a change of task count several, which may hold deletions and be of another lineage. After
     them it stands at ``snapshot_epoch`` and ``snapshot_attempt``; ``segments`` are the changes
-    since, in epoch order. ``waiting`` messages wait for asynchronous calls, and have held what
-    follows these at the watermark ``held``. ``shape`` changes whenever a merge took effect;
-    ``expires`` says that some entries live for a time only, and ``swept_ms`` is the wall clock up
-    to which expired ones were looked for. ``former`` are hosts that it ran on before ``host``,
-    whose disks may still hold some of its state. ``merging`` is what was ordered to be merged.
+    since, in epoch order. ``shape`` changes whenever a merge took effect. ``former`` are hosts
+    that it ran on before ``host``, whose disks may still hold some of its state. ``merging`` is
+    what was ordered to be merged.
     """
 
     epoch: int = -1
@@ -90,15 +89,8 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
     snapshot_attempt: str = ""
     segments: tuple[SegmentRef, ...] = ()
     shape: int = 0
-    state_bytes: int = 0
-    expires: bool = False
-    event_deadline: int | None = None
-    wall_deadline: int | None = None
     host: str = ""
-    held: int | None = None
-    waiting: int = 0
     former: FormerHosts = ()
-    swept_ms: int = -1
     merging: PendingCompaction | None = None
 
     @property
@@ -117,8 +109,8 @@ class TaskState(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum([ref.bytes for ref in self.snapshots])
 
 
-class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an epoch changed of one task; from the deadlines on, all is always as it is now.
+class TaskChange(TaskProgress, frozen=True, omit_defaults=True):
+    """What an epoch changed of one task, and where that and its host are now.
 
     ``segment`` holds the epoch's changes, ``merged`` what stands for earlier files. ``merging`` is
     a merge that was ordered; ``NO_COMPACTION``: the one before is no longer wanted.
@@ -127,28 +119,12 @@ class TaskChange(msgspec.Struct, frozen=True, omit_defaults=True):
     segment: SegmentRef | None = None
     merged: Merged | None = None
     merging: PendingCompaction | None = None
-    state_bytes: int = 0
-    expires: bool = False
-    event_deadline: int | None = None
-    wall_deadline: int | None = None
     host: str = ""
-    held: int | None = None
-    waiting: int = 0
-    swept_ms: int = -1
 
 
 def unchanged_task(task: TaskState) -> TaskChange:
     """Return the change of a task in an epoch that it did not run in."""
-    return TaskChange(
-        state_bytes=task.state_bytes,
-        expires=task.expires,
-        event_deadline=task.event_deadline,
-        wall_deadline=task.wall_deadline,
-        host=task.host,
-        held=task.held,
-        waiting=task.waiting,
-        swept_ms=task.swept_ms,
-    )
+    return TaskChange(host=task.host, **task.progress())
 
 
 def next_compaction(
@@ -234,15 +210,9 @@ def apply_change(task: TaskState, change: TaskChange) -> TaskState:
         )
     return msgspec.structs.replace(
         task,
-        state_bytes=change.state_bytes,
-        expires=change.expires,
-        event_deadline=change.event_deadline,
-        wall_deadline=change.wall_deadline,
         host=change.host,
-        held=change.held,
-        waiting=change.waiting,
-        swept_ms=change.swept_ms,
         former=former_hosts(task.former, task.host, held, change.host),
+        **change.progress(),
     )
 
 

@@ -2,8 +2,7 @@
 
 A job's function is given a ``Graph``, whose inputs begin all streams; each method of a ``Stream``
 adds one operator. Functions and expressions differ by type: a Polars expression works on
-columns, any other callable on messages. Here too: where the event time of an input comes from, and
-how far its watermark stays behind.
+columns, any other callable on messages.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from datetime import datetime
 from html import escape
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 
 from headrace import plugins
@@ -28,22 +26,23 @@ from headrace.graph.diagnostics import (
     SinkOutput,
     at_address,
     attempt,
-    checked_function,
-    is_function,
     name_mistake,
     plain_name,
     shown,
     sink_at,
     with_on_error,
 )
+from headrace.graph.event_times import (
+    ConfidentLateness,
+    TimeSource,
+    checked_lateness,
+    checked_time,
+)
 from headrace.graph.introspection import (
     call_mistake,
     failure_site,
     function_site,
-    message_class,
-    name_of,
     renamed_arguments,
-    user_names,
     user_site,
 )
 from headrace.graph.joins import JoinTransforms, Table, TableTransforms
@@ -56,8 +55,6 @@ from headrace.graph.keyed_transforms import (
 from headrace.graph.operators import (
     FAIL,
     ON_ERROR,
-    Confidence,
-    EventTime,
     FrameSource,
     Input,
     JobGraph,
@@ -75,99 +72,6 @@ from headrace.graph.sinks import DailyTable, Sink
 from headrace.graph.stateless_transforms import RoutingTransforms, RowTransforms
 from headrace.graph.types import is_record, to_schema
 from headrace.graph.window_transforms import WindowTransforms
-
-
-@dataclass(frozen=True)
-class TimeFunction:
-    """A function from a message to its event time; made by ``event_time``."""
-
-    function: Callable[[Any], Any]
-    uses: Sequence[str] | None = None
-
-
-@dataclass(frozen=True)
-class ProcessingTime:
-    """The wall clock of the epoch that reads a record; made by ``processing_time``."""
-
-
-@dataclass(frozen=True)
-class ConfidentLateness:
-    """An out-of-orderness that follows the delays of a stream; made by ``confidence``."""
-
-    part: float
-    first: Duration = field(default="1m")
-
-
-TimeSource = str | pl.Expr | Callable[[Any], Any] | TimeFunction | ProcessingTime
-
-
-def event_time(function: Callable[[Any], Any], uses: Sequence[str] | None = None) -> TimeFunction:
-    """Take the event time of an input's records from a function.
-
-    Args:
-        function: from a message to milliseconds since 1970 or a datetime, UTC without a time zone;
-            called once for each record, in order. Its annotation is the type of messages, as for
-            ``map``.
-        uses: the columns that it reads; its message has only these. Default: all.
-    """
-    return TimeFunction(function, uses)
-
-
-def processing_time() -> ProcessingTime:
-    """Use the wall clock of the epoch that reads a record as its event time.
-
-    It is stored with the epoch, so an epoch that runs again sees the same time. No record is late,
-    and windows close by the clock, also on a quiet stream. Results depend on when records are
-    read.
-    """
-    return ProcessingTime()
-
-
-def confidence(part: float, first: Duration = "1m") -> ConfidentLateness:
-    """Measure how far an input is out of order, so that a given share of records is not late.
-
-    The delay of a record is how far its event time is behind the highest one before it in its
-    partition. Each partition measures its own delays; old measurements fade.
-
-    Args:
-        part: share of records that are not behind the watermark when they arrive, such as 0.99.
-        first: the out-of-orderness of a partition's first 64 records.
-    """
-    return ConfidentLateness(part, first)
-
-
-def checked_time(wrong: list[str], time: object) -> tuple[str | None, EventTime | None]:
-    """Return the event-time column of an input, or what makes its event times."""
-    if time is None or isinstance(time, str):
-        return time, None
-    if isinstance(time, ProcessingTime):
-        return None, EventTime(is_clock=True, text="processing time")
-    if isinstance(time, pl.Expr):
-        return None, EventTime(expression=time, text=str(time))
-    if is_function(time):
-        time = TimeFunction(time)  # type: ignore[arg-type]
-    if isinstance(time, TimeFunction):
-        function, names = time.function, user_names()
-        uses = checked_function(wrong, "event_time", function, time.uses)
-        takes = attempt(wrong, lambda: message_class(function, names), None)
-        return None, EventTime(function=function, uses=uses, text=name_of(function), takes=takes)
-    wrong.append(
-        "time= takes a column, an expression, a function of a message or hr.processing_time(); "
-        f"found {shown(time)}"
-    )
-    return None, None
-
-
-def checked_lateness(wrong: list[str], lateness: object) -> tuple[int, Confidence | None]:
-    """Return the out-of-orderness of an input, and the confidence that it follows from."""
-    if not isinstance(lateness, ConfidentLateness):
-        return attempt(wrong, lambda: duration_ms(lateness, "out_of_orderness", least=0), 0), None
-    part, first = lateness.part, lateness.first
-    is_part = isinstance(part, int | float) and not isinstance(part, bool) and 0 < part < 1
-    if not is_part:
-        wrong.append(f"confidence({part!r}); expected a part of the records such as 0.99")
-    first_ms = attempt(wrong, lambda: duration_ms(first, "first", least=0), 0)
-    return 0, Confidence(float(part) if is_part else 0.5, first_ms)
 
 
 class Stream(

@@ -31,7 +31,7 @@ from headrace.bus import StreamSpec
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import InvalidInputError
 from headrace.redaction import redacted
-from headrace.sources.text_rows import LINE
+from headrace.sources.row_decoder import LINE
 
 HUNG = 124
 """Stands for the exit code of a client that was killed because it hung, as with timeout(1)."""

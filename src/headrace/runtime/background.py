@@ -354,8 +354,10 @@ class MergeScheduler:
         Raises:
             CorruptDataError: a committed file is damaged; names it.
         """
+        found: list[MergedTask] = []
+        if not self._entries:
+            return found
         running = {(task.stage, task.task) for task in order.tasks}
-        found = []
         for key, entry in list(self._entries.items()):
             job, stage, task = key
             if (job, entry.lineage) != (order.job, order.lineage) or stage not in stages:

@@ -6,6 +6,9 @@ attempt made. Nothing in either is code.
 
 from __future__ import annotations
 
+from operator import attrgetter
+from typing import Any
+
 import msgspec
 
 from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
@@ -284,14 +287,38 @@ class HotKeys(msgspec.Struct, frozen=True, array_like=True):
     keys: list[HotKey]
 
 
-class TaskReport(msgspec.Struct, frozen=True):
-    """What one task did: offsets reached, changes, outputs, deadlines, counts.
+class TaskProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Where a task is after an epoch: what it reports is committed as it is, and kept.
 
-    ``operators`` has what each operator counted. ``event_deadline`` is the watermark at which
-    the task has something to emit, and ``wall_deadline`` the wall clock; ``None``: nothing
-    waits. ``waiting`` messages wait for asynchronous calls, which held what follows them at the
-    watermark ``held``. ``merge_problem`` is why the last merge failed. ``stores`` are the bytes of
-    each store, ``hot_keys`` is there now and then. ``swept_ms`` is that of the order, moved on.
+    ``state_bytes`` are about those of its live entries; ``expires`` says that some live for a time
+    only. ``event_deadline`` is the watermark at which the task has something to emit, and
+    ``wall_deadline`` the wall clock; ``None``: nothing waits. ``waiting`` messages wait for
+    asynchronous calls, which held what follows them at the watermark ``held``. ``swept_ms`` is the
+    wall clock up to which expired entries were looked for.
+    """
+
+    state_bytes: int = 0
+    expires: bool = False
+    event_deadline: int | None = None
+    wall_deadline: int | None = None
+    held: int | None = None
+    waiting: int = 0
+    swept_ms: int = -1
+
+    def progress(self) -> dict[str, Any]:
+        """Return these fields by name, to carry them over into another kind of struct."""
+        return dict(zip(_PROGRESS, _progress_of(self), strict=True))
+
+
+_PROGRESS = TaskProgress.__struct_fields__
+_progress_of = attrgetter(*_PROGRESS)
+
+
+class TaskReport(TaskProgress, frozen=True):
+    """What one task did: offsets reached, changes, outputs, counts; and where it is now.
+
+    ``operators`` has what each operator counted. ``merge_problem`` is why the last merge failed.
+    ``stores`` are the bytes of each store, ``hot_keys`` is there now and then.
     """
 
     stage: str
@@ -302,18 +329,11 @@ class TaskReport(msgspec.Struct, frozen=True):
     segment_rows: int = 0
     merge_problem: str = ""
     outputs: list[OutputPart] = []
-    event_deadline: int | None = None
-    wall_deadline: int | None = None
     counts: dict[str, int] = {}
     operators: dict[str, dict[str, int]] = {}
-    state_bytes: int = 0
-    expires: bool = False
     overlay_bytes: int = 0
-    held: int | None = None
-    waiting: int = 0
     stores: dict[str, int] = {}
     hot_keys: list[HotKeys] = []
-    swept_ms: int = -1
 
 
 class SlotReport(msgspec.Struct, frozen=True):

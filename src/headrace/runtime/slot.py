@@ -60,12 +60,11 @@ from headrace.runtime.slot_host import (
 )
 from headrace.runtime.source import SourceReader
 from headrace.runtime.stage_task import StageTask, store_specs
-from headrace.state.backend import Position
 from headrace.state.broadcast import BroadcastTable
 from headrace.state.remote_store import Stamp
 from headrace.state.restore import FOLDER as RECOVERY
 from headrace.state.restore import RestoreProgressFile
-from headrace.state.segment import CHANGELOG, header_at
+from headrace.state.segment import CHANGELOG, SegmentHeader
 from headrace.state.task_state import TaskState
 
 
@@ -562,7 +561,8 @@ class _Attempt:
         if not changed:
             return None, {}
         order, groups = self._order, self._plan.key_groups
-        position = Position(order.lineage, order.epoch, self._id)
-        header = header_at(CHANGELOG, order.job, position, order.generation, self._id)
+        header = SegmentHeader(
+            CHANGELOG, order.job, order.lineage, order.generation, order.epoch, self._id
+        )
         name = f"segment/{self._stem}.seg"
         return write_changes(self._host.files, self._host.storage, name, header, changed, groups)

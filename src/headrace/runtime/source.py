@@ -283,7 +283,9 @@ class SourceReader:
         limits: CallLimits = NO_LIMITS,
         guard: Guard | None = None,
     ) -> None:
-        self._stream = skipping_bad_rows(stream, self._unreadable)
+        if guard is not None:  # else they are an error of the read
+            stream = skipping_bad_rows(stream, self._unreadable)
+        self._stream = stream
         self._binding, self._range = binding, wanted
         self._max_bytes, self._guard, self._wall_ms = max_bytes, guard, wall_ms
         ahead = binding.ahead_ms
@@ -297,8 +299,7 @@ class SourceReader:
 
     def _unreadable(self, offset: int, row: bytes, error: InvalidInputError) -> None:
         """Set a row of a file aside that is none of the stream's."""
-        if self._guard is None:
-            raise error
+        assert self._guard is not None
         batch = pa.record_batch({"line": [row.decode(errors="replace")]})
         origins = None
         if self._binding.origin is not None:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from headrace.durations import duration_ms
 from headrace.errors import InvalidInputError
 from headrace.graph import agg
-from headrace.graph.builder import Graph, Stream, processing_time
+from headrace.graph.builder import Graph, Stream
+from headrace.graph.event_times import processing_time
 from headrace.graph.introspection import site_at
 from headrace.graph.joins import Table
 from headrace.graph.operators import IS_DELETED, Site

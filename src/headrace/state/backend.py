@@ -361,12 +361,3 @@ class SegmentSource(Protocol):
                 (another lineage, an unknown digest) is the same as nothing.
         """
         ...
-
-
-class CatchUpStats(NamedTuple):
-    """What one ``catch_up`` cost."""
-
-    bytes_read: int = 0
-    segments: int = 0
-    from_memory: bool = False
-    entries: int = 0

@@ -22,7 +22,6 @@ from headrace.errors import CorruptDataError, InternalError
 from headrace.files import Files
 from headrace.state.backend import (
     Backend,
-    CatchUpStats,
     ChainStep,
     Changes,
     Columns,
@@ -157,7 +156,7 @@ class TaskName:
 
 @dataclass
 class RestoreCounts:
-    """What a catch-up did so far; ``log`` gets its progress."""
+    """What a catch-up read and applied; ``log`` gets its progress."""
 
     bytes_read: int = 0
     entries: int = 0
@@ -176,10 +175,6 @@ class RestoreCounts:
         self.entries += entries
         if self.log is not None:
             self.log.reads(size, entries)
-
-    def stats(self) -> CatchUpStats:
-        """Return the sums."""
-        return CatchUpStats(self.bytes_read, len(self.files), self.from_memory, self.entries)
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from headrace.files import Files
 from headrace.records.frame import Frame, iterate_frames, read_frame
 from headrace.records.schema import CLUSTER, TableLayout, schema_from_text, schema_to_text
 from headrace.records.xxh64 import UInt64s
-from headrace.state.backend import Position
 from headrace.state.columns import ALL_HASHES, hash_range, numbers
 from headrace.state.sorted_run import (
     LEAST_ROWS,
@@ -191,17 +190,6 @@ class SegmentInfo(NamedTuple):
     bytes: int
     checksum: int
     sections: tuple[Section, ...]
-
-
-def header_at(
-    kind: Literal["changelog", "snapshot"],
-    job: str,
-    position: Position,
-    generation: int,
-    attempt: str,
-) -> SegmentHeader:
-    """Return the header of a file that belongs to a position."""
-    return SegmentHeader(kind, job, position.lineage, generation, position.epoch, attempt)
 
 
 ALL_GROUPS = (0, 1 << 16)

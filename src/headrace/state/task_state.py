@@ -29,7 +29,6 @@ from headrace.graph.operators import COLUMNAR, StoreSpec
 from headrace.records.schema import TableLayout
 from headrace.state.backend import (
     Backend,
-    CatchUpStats,
     Changes,
     DirectoryOwner,
     Position,
@@ -320,7 +319,7 @@ class TaskState:
 
     def catch_up(
         self, target: Target, source: SegmentSource, log: RestoreListener | None = None
-    ) -> CatchUpStats:
+    ) -> RestoreCounts:
         """Bring all stores to a committed position, whatever they hold now.
 
         1. Forget changes of an epoch that was not sealed, and all objects but those that
@@ -378,7 +377,7 @@ class TaskState:
                 continue
             self._follower.fill(backend, stores, target.position, source, counts)
         self._catch_up_tables(sealed, target, source, counts)
-        return counts.stats()
+        return counts
 
     def _catch_up_tables(
         self, sealed: _Attempt | None, target: Target, source: SegmentSource, counts: RestoreCounts

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from tests.support.cli import done, headrace, health, refused, stream_names
 
-from headrace.testing import ManualClock
-
 HEALTHY = {
     "python",
     "packages",
@@ -158,7 +156,7 @@ def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage(1, 1, 5 << 20))
-    found = health.check_disk("home", tmp_path / "not" / "there", ManualClock())
+    found = health.check_disk("home", tmp_path / "not" / "there")
     assert (found.verdict, found.found) == ("fail", f"{tmp_path}/not/there: 5.0 MiB free")
     assert list(tmp_path.iterdir()) == []
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.bus import StreamSpec
 from headrace.cli.arguments import parse_schema
-from headrace.sources.text_rows import ColumnReader, RowDecoder
+from headrace.sources.row_decoder import ColumnReader, RowDecoder
 
 SCHEMA = "id:int64,at:timestamp,name:string,ok:bool,x:float64"
 

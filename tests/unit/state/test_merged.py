@@ -9,9 +9,8 @@ import pytest
 from tests.support.limits import limit
 
 from headrace.files import Files
-from headrace.state.backend import Position
 from headrace.state.compaction import MergedEntries, SegmentRange
-from headrace.state.segment import CHANGELOG, SNAPSHOT, SegmentReader, header_at
+from headrace.state.segment import CHANGELOG, SNAPSHOT, SegmentHeader, SegmentReader
 from headrace.state.segment_writer import SegmentWriter
 
 FILES = Files(sync=False)
@@ -21,7 +20,7 @@ GROUPS = 16
 def write(
     path: Path, epoch: int, tasks: dict[int, dict[bytes, bytes | None]], kind: str = CHANGELOG
 ) -> SegmentReader:
-    header = header_at(kind, "job", Position("l", epoch, "a"), 1, "a")  # type: ignore[arg-type]
+    header = SegmentHeader(kind, "job", "l", 1, epoch, "a")  # type: ignore[arg-type]
     writer = SegmentWriter(FILES, path, header)
     for task, entries in tasks.items():
         keys = sorted(entries)

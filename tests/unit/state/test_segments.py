@@ -12,12 +12,11 @@ from tests.support.soak import places
 from headrace.errors import ClosedError, CorruptDataError, InternalError, InvalidInputError
 from headrace.files import Files
 from headrace.state import segment_writer as writing
-from headrace.state.backend import Position
-from headrace.state.segment import SegmentInfo, SegmentReader, header_at
+from headrace.state.segment import SegmentHeader, SegmentInfo, SegmentReader
 from headrace.state.segment_writer import SegmentWriter
 
 FILES = Files(sync=False)
-HEADER = header_at("changelog", "job", Position("line", 7, "d"), 3, "attempt")
+HEADER = SegmentHeader("changelog", "job", "line", 3, 7, "attempt")
 
 
 def full(group: int, key: bytes) -> bytes:

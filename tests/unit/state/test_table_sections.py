@@ -14,15 +14,14 @@ from headrace.files import Files
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import TableLayout
 from headrace.state import segment
-from headrace.state.backend import Position
 from headrace.state.columnar_table import ColumnarTable, TableChanges
 from headrace.state.columns import TableKeys
-from headrace.state.segment import SegmentReader, header_at, layout_of, open_runs
+from headrace.state.segment import SegmentHeader, SegmentReader, layout_of, open_runs
 from headrace.state.segment_writer import SegmentWriter
 from headrace.state.sorted_run import BloomFilter
 
 FILES = Files(sync=False)
-HEADER = header_at("changelog", "job", Position("line", 7, "d"), 3, "attempt")
+HEADER = SegmentHeader("changelog", "job", "line", 3, 7, "attempt")
 KEYS = pa.schema([("id", pa.int64()), ("name", pa.string())])
 VALUES = pa.schema([("count", pa.int64()), ("many", pa.list_(pa.string()))])
 LAYOUT = TableLayout(KEYS, VALUES, cluster=True)

@@ -11,12 +11,12 @@ from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
 from headrace.records.schema import TableLayout
-from headrace.state.backend import CatchUpStats, ChainStep, Position, SegmentChain, Target
+from headrace.state.backend import ChainStep, Position, SegmentChain, Target
 from headrace.state.columnar_table import TableChanges
 from headrace.state.columns import TableKeys
-from headrace.state.restore import TaskName
+from headrace.state.restore import RestoreCounts, TaskName
 from headrace.state.run_merge import merge_runs, merged_schema
-from headrace.state.segment import SegmentReader, header_at, open_runs
+from headrace.state.segment import SegmentHeader, SegmentReader, open_runs
 from headrace.state.segment_writer import SegmentWriter
 from headrace.state.task_state import TaskState
 
@@ -43,7 +43,7 @@ class Ledger:
 
     def write(self, name: str, changes) -> tuple[Path, int]:
         epoch = self.target.position.epoch + 1
-        header = header_at("changelog", "job", Position(self.line, epoch, name), 1, name)
+        header = SegmentHeader("changelog", "job", self.line, 1, epoch, name)
         path = self.root / name
         writer = SegmentWriter(FILES, path, header)
         for store, own in changes.items():
@@ -64,7 +64,9 @@ class Ledger:
         runs = [run for reader in files for run in open_runs(reader, "t", LAYOUT)]
         position = self.steps[-1].position
         path = self.root / f"merged-{position.epoch}"
-        writer = SegmentWriter(FILES, path, header_at("snapshot", "job", position, 1, "m"))
+        writer = SegmentWriter(
+            FILES, path, SegmentHeader("snapshot", "job", position.lineage, 1, position.epoch, "m")
+        )
         schema = merged_schema(runs, LAYOUT, drop_deleted=True)
         writer.add_table("s", 0, "t", schema, merge_runs(runs, LAYOUT, True), GROUPS)
         writer.close()
@@ -99,7 +101,7 @@ def rows(state: TaskState) -> dict[int, int]:
     return {row["id"]: row["n"] for row in found}
 
 
-def run_epoch(state: TaskState, ledger: Ledger, name: str, ids, value: int) -> CatchUpStats:
+def run_epoch(state: TaskState, ledger: Ledger, name: str, ids, value: int) -> RestoreCounts:
     stats = state.catch_up(ledger.target, ledger)
     state.begin(ledger.target.position.epoch + 1, name)
     put(state, ids, value)
@@ -123,7 +125,7 @@ def test_what_this_process_wrote_is_opened_without_asking(tmp_path: Path, ledger
     assert (stats.from_memory, ledger.asked) == (True, 2)
     assert state.catch_up(ledger.target, ledger).from_memory
     assert rows(state) == {1: 1, 2: 2, 3: 2}
-    assert state.catch_up(ledger.target, ledger) == (0, 0, False, 0)
+    assert state.catch_up(ledger.target, ledger) == RestoreCounts()
     assert (state.overlay_bytes, sum(state.store_bytes.values()) > 0) == (0, True)
     state.close()
 
@@ -134,7 +136,7 @@ def test_another_process_opens_the_files(tmp_path: Path, ledger: Ledger) -> None
     run_epoch(state, ledger, "b", [2, 3], 2)
     fresh = opened(tmp_path / "fresh")
     stats = fresh.catch_up(ledger.target, ledger)
-    assert (stats.from_memory, stats.segments) == (False, 2)
+    assert (stats.from_memory, len(stats.files)) == (False, 2)
     assert rows(fresh) == {1: 1, 2: 2, 3: 2}
     assert fresh.position == ledger.target.position
 

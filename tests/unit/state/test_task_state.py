@@ -23,9 +23,9 @@ from headrace.errors import (
 from headrace.graph.operators import StoreSpec
 from headrace.state.backend import ChainStep, Position, SegmentChain, Target
 from headrace.state.compaction_policy import snapshot_decision
-from headrace.state.restore import TaskName
+from headrace.state.restore import RestoreCounts, TaskName
 from headrace.state.rocksdb import RocksDBBackend
-from headrace.state.segment import header_at
+from headrace.state.segment import SegmentHeader
 from headrace.state.segment_writer import SegmentWriter
 from headrace.state.task_state import TaskState, TaskStateCache
 
@@ -71,12 +71,12 @@ def test_a_new_process_reads_what_the_old_one_had_in_memory(
     run_epoch(state, ledger, a=1)
     run_epoch(state, ledger, a=2, b=2)
     stats = state.catch_up(ledger.target(0), ledger)
-    assert (stats.from_memory, stats.bytes_read, stats.segments, stats.entries) == (True, 0, 0, 4)
+    assert (stats.from_memory, stats.bytes_read, len(stats.files), stats.entries) == (True, 0, 0, 4)
     state.close()
     again = opened(tmp_path / "task")
     stats = again.catch_up(ledger.target(0), ledger)
     # The disk kept its part; memory is filled from both epochs, by the newest of each key.
-    assert (stats.from_memory, stats.segments, stats.entries) == (False, 2, 2)
+    assert (stats.from_memory, len(stats.files), stats.entries) == (False, 2, 2)
     assert stats.bytes_read > 0
     assert values(again, "a", "b") == [2, 2, 2, 2]
     assert sum(again.store_bytes.values()) > 0
@@ -95,7 +95,7 @@ def test_a_new_snapshot_alone_rebuilds_a_lost_disk(
     shutil.rmtree(tmp_path / "task")
     again = opened(tmp_path / "task")
     stats = again.catch_up(ledger.target(0), ledger)
-    assert (stats.segments, stats.entries) == (2, 6)
+    assert (len(stats.files), stats.entries) == (2, 6)
     assert values(again, "a", "b", "c") == [4, 1, 3] * 2
     again.close()
 
@@ -189,7 +189,11 @@ def test_a_segment_of_another_epoch_or_job_or_kind_is_refused(
     kinds = [("snapshot", JOB), ("changelog", "other")]
     for kind, job in kinds:
         path = tmp_path / f"{kind}-{job}"
-        SegmentWriter(FILES, path, header_at(kind, job, first.position, 1, "x")).close()
+        SegmentWriter(
+            FILES,
+            path,
+            SegmentHeader(kind, job, first.position.lineage, 1, first.position.epoch, "x"),
+        ).close()
         ledger.steps = [ChainStep(first.position, (path,)), second]
         with pytest.raises(CorruptDataError, match=f"is a {kind} of job '{job}', expected"):
             state.catch_up(ledger.target(0), ledger)
@@ -240,7 +244,7 @@ def test_of_a_merged_segment_only_what_was_committed_is_within(
     merged = ledger.root / "merged"
     end = Position("line-0", 3, "attempt-3")
     header = msgspec.structs.replace(
-        header_at("changelog", JOB, end, 1, "attempt-3"),
+        SegmentHeader("changelog", JOB, end.lineage, 1, end.epoch, "attempt-3"),
         first_epoch=2,
         covers=((2, won), (3, "attempt-3")),
     )
@@ -312,7 +316,7 @@ def test_a_task_without_stores_reads_nothing(tmp_path: Path) -> None:
     state = opened(tmp_path / "task", [])
     stats = state.catch_up(Target(Position("line", 3, "d")), Ledger(tmp_path))
     state.begin(4, "a")
-    assert (stats, state.seal(), state.overlay_bytes) == ((0, 0, False, 0), {}, 0)
+    assert (stats, state.seal(), state.overlay_bytes) == (RestoreCounts(), {}, 0)
     assert not (tmp_path / "task").exists()
 
 

@@ -23,8 +23,8 @@ from headrace.clock import Clock
 from headrace.errors import InvalidInputError
 from headrace.records.schema import normalise
 from headrace.sources.files import DecompressedFile, LineReader, codec_of, infer_schema, named_form
+from headrace.sources.row_decoder import LINE
 from headrace.sources.text_rows import (
-    LINE,
     BadLine,
     CsvRowReader,
     JsonRowReader,

@@ -109,12 +109,11 @@ def mirror(  # noqa: PLR0913, PLR0917 - one for each option
 
     from headrace.cli.run.commands import reporter_of, show_run
     from headrace.cli.run.runner import JobRunner, Scaling
-    from headrace.clock import SystemClock
     from headrace.coordinator.epoch_clock import driver_clock
 
     # What the settings of a project put in the place of streams is for its jobs.
     settings = replace(settings_of(home, config, overrides), inputs={}, outputs={})
-    reporter = reporter_of(SystemClock(), as_json=as_json, verbose=verbose)
+    reporter = reporter_of(as_json=as_json, verbose=verbose)
     with closing(reporter), open_home_bus(settings) as bus:
         job = mirror_job(source, target, bus, schema, start, on_bad, name)
         clock, way = driver_clock(settings), JobRunner(standalone=True)

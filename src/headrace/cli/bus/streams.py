@@ -23,7 +23,6 @@ from headrace.cli.options import (
     stream_names,
 )
 from headrace.cli.output import show_facts, show_json, show_table, size_text, time_text
-from headrace.clock import Clock
 
 if TYPE_CHECKING:
     from headrace.bus import Bus, Stream
@@ -92,18 +91,18 @@ def show_streams(streams: Sequence[dict[str, Any]]) -> None:
     show_table(titles, rows, right=numbers, spare=("key", "first event (UTC)", "bytes"))
 
 
-def describe_stream(settings: Settings, bus: Bus, name: str, clock: Clock) -> dict[str, Any]:
+def describe_stream(settings: Settings, bus: Bus, name: str) -> dict[str, Any]:
     """Return all that is known of a stream, ready for JSON.
 
     Args:
         settings: where jobs are.
         bus: has the stream.
         name: of the stream.
-        clock: for looking at jobs.
     """
+    from headrace.clock import SystemClock
     from headrace.control.job_status import job_names, job_status
 
-    stream = bus.stream(name)
+    stream, clock = bus.stream(name), SystemClock()
     found = stream_summary(bus, stream.spec.name)
     begins, ends = stream.begins(), stream.ends()
     stored, compacted = stream.stored(), stream.compacted()
@@ -250,11 +249,9 @@ def describe(name: StreamName, as_json: Json = False, home: Home = None) -> None
 
         headrace bus describe orders
     """
-    from headrace.clock import SystemClock
-
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        found = describe_stream(settings, bus, name, SystemClock())
+        found = describe_stream(settings, bus, name)
     if as_json:
         show_json(found)
     else:

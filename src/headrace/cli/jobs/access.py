@@ -11,7 +11,6 @@ from headrace.cli.options import open_home_bus, settings_of
 
 if TYPE_CHECKING:
     from headrace.bus import Bus
-    from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.control.client import Client
     from headrace.control.job_handle import JobHandle
@@ -49,13 +48,15 @@ def locate_job(
     return JobLocation(settings, job_storages(settings, job).storage, newest, state)
 
 
-def require_stopped(settings: Settings, job: str, clock: Clock, *, elsewhere: bool = False) -> None:
+def require_stopped(settings: Settings, job: str, *, elsewhere: bool = False) -> None:
     """Make sure that no driver of the job runs; with ``elsewhere``, none of another host."""
+    from headrace.clock import SystemClock
     from headrace.coordinator.job_storage import newest_storage
     from headrace.coordinator.leader_lease import driver_of
     from headrace.errors import NotOwnerError
 
-    driver = driver_of(newest_storage(settings, job), settings.jobs_dir / job, job, clock)
+    folder = settings.jobs_dir / job
+    driver = driver_of(newest_storage(settings, job), folder, job, SystemClock())
     if driver is not None and not (elsewhere and driver.is_here):
         raise NotOwnerError(
             f"job {job!r} is driven by {driver}; stop it first: headrace jobs stop {job}", job=job
@@ -74,7 +75,7 @@ def open_stopped(
 
     clock, files = SystemClock(), Files()
     found = locate_job(job, home, config, overrides)
-    require_stopped(found.settings, job, clock)
+    require_stopped(found.settings, job)
     with DriverLock(found.storage, job, clock), open_home_bus(found.settings) as bus:
         others = {one.root: one for one in readers_of_other_parts(found.settings, job)}
         readers = {found.storage: JobReader(found.newest, job, files), **others}
@@ -83,9 +84,10 @@ def open_stopped(
 
 @contextmanager
 def open_located(
-    job: str, home: Path | None, config: Path | None, overrides: list[str] | None, clock: Clock
+    job: str, home: Path | None, config: Path | None, overrides: list[str] | None
 ) -> Iterator[tuple[JobContext, JobHandle]]:
     """Yield a job that runs on this host, or nowhere, and what commands are given to."""
+    from headrace.clock import SystemClock
     from headrace.control.job_handle import StoppedHandle, open_job
     from headrace.coordinator.inspection.job_reader import readers_of_other_parts
     from headrace.coordinator.job_storage import JobContext
@@ -95,11 +97,11 @@ def open_located(
     found = locate_job(job, home, config, overrides)
     settings = found.settings
     if found.storage != settings.jobs_dir / job:  # a driver elsewhere cannot be asked
-        require_stopped(settings, job, clock, elsewhere=True)
+        require_stopped(settings, job, elsewhere=True)
     states = {found.storage: found.state}
     states |= {one.root: one.state() for one in readers_of_other_parts(settings, job)}
     with open_home_bus(settings) as bus:
-        context = JobContext(settings, job, bus, Files(), clock)
+        context = JobContext(settings, job, bus, Files(), SystemClock())
         with open_job(context, states, show_notice) as handle:
             if isinstance(handle, StoppedHandle) and found.storage != found.newest:
                 raise InvalidInputError(
@@ -143,19 +145,17 @@ def driver_api(job: str, home: Path | None, timeout_s: float) -> Client:
     return client_of(settings_of(home), job, timeout_s)
 
 
-def find_status(settings: Settings, job: str, bus: Bus, clock: Clock) -> JobStatus:
+def find_status(settings: Settings, job: str, bus: Bus) -> JobStatus:
     """Return the status of a job, of its driver or else of its files.
 
     Raises:
         InvalidInputError: there is no such job.
     """
-    (found,) = find_statuses(settings, [job], bus, clock)
+    (found,) = find_statuses(settings, [job], bus)
     return found
 
 
-def find_statuses(
-    settings: Settings, jobs: Sequence[str], bus: Bus, clock: Clock
-) -> list[JobStatus]:
+def find_statuses(settings: Settings, jobs: Sequence[str], bus: Bus) -> list[JobStatus]:
     """Return the status of several jobs; drivers that do not answer are waited for together.
 
     Raises:
@@ -163,6 +163,7 @@ def find_statuses(
     """
     from concurrent.futures import ThreadPoolExecutor
 
+    from headrace.clock import SystemClock
     from headrace.control.client import asked
     from headrace.control.job_status import JobStatus, job_status
 
@@ -171,6 +172,7 @@ def find_statuses(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(ask, jobs))
+    clock = SystemClock()
     return [
         answer or job_status(settings, job, bus, clock)
         for job, answer in zip(jobs, answers, strict=True)

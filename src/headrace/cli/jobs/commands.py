@@ -284,13 +284,12 @@ def ls(as_json: Json = False, home: Home = None) -> None:
     """
     from headrace.cli.jobs.access import find_statuses
     from headrace.cli.jobs.inspect import show_jobs
-    from headrace.clock import SystemClock
     from headrace.control.job_status import job_names
     from headrace.control.status_schema import status_json
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        found = find_statuses(settings, job_names(settings), bus, SystemClock())
+        found = find_statuses(settings, job_names(settings), bus)
     if as_json:
         show_json(*map(status_json, found))
     elif found:
@@ -321,12 +320,11 @@ def describe(job: JobName, as_json: Json = False, home: Home = None) -> None:
     """
     from headrace.cli.jobs.access import find_status
     from headrace.cli.jobs.inspect import show_job
-    from headrace.clock import SystemClock
     from headrace.control.status_schema import status_json
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:
-        found = find_status(settings, job, bus, SystemClock())
+        found = find_status(settings, job, bus)
     if as_json:
         show_json(status_json(found))
     else:
@@ -382,12 +380,11 @@ def rescale(
 
         headrace jobs rescale shop --tasks 8
     """
-    from headrace.clock import SystemClock
     from headrace.coordinator.commands import Rescale
     from headrace.errors import InvalidInputError
 
     command = Rescale(tasks, stage or "")
-    with open_located(job, home, config, overrides, SystemClock()) as (_, handle):
+    with open_located(job, home, config, overrides) as (_, handle):
         states = handle.states()
         answers = handle.ask(command, wait)
     for root, answer in answers.items():

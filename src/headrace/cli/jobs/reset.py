@@ -217,7 +217,7 @@ def delete(
     if not storages:
         JobReader(settings.jobs_dir / job, job, files)  # says which jobs there are
     with ExitStack() as held:
-        require_stopped(settings, job, clock)
+        require_stopped(settings, job)
         for storage in storages:
             held.enter_context(DriverLock(storage, job, clock))
         with open_home_bus(settings) as bus:

@@ -18,9 +18,9 @@ from headrace.cli.output import count_text, show_json, show_line, show_table, si
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.control.client import Client
+    from headrace.control.job_status import JobStatus
     from headrace.coordinator.leader_lease import DriverProcess, MemberInfo
     from headrace.coordinator.operations.savepoint_format import FoundSavepoint
 
@@ -92,11 +92,10 @@ def save(
     is_plain = not (to or config or overrides)
     if is_plain and (facts := _asked(job, name, wait, home)) is not None:
         return {**facts, "live": True}
-    from headrace.clock import SystemClock
     from headrace.coordinator.operations.savepoint_format import SavepointInfo
     from headrace.coordinator.operations.savepoint_writer import save_job
 
-    with open_located(job, home, config, overrides, SystemClock()) as (context, handle):
+    with open_located(job, home, config, overrides) as (context, handle):
         path, saved = save_job(context, handle.ask_part, name, wait, to and to.absolute())
         return {**asdict(SavepointInfo.of(path, saved)), "live": False}
 
@@ -253,15 +252,10 @@ def stop(
 
         headrace jobs stop shop --savepoint --name before-v2
     """
-    from headrace.clock import SystemClock
-    from headrace.control.job_status import job_status
-
-    settings, clock = settings_of(home), SystemClock()
-    before = _members(settings, job)
-    elsewhere = _end_standbys(settings, job, wait, clock)
-    how, process = _end(settings, job, wait, clock)
-    with open_home_bus(settings) as bus:
-        epoch = job_status(settings, job, bus, clock).epoch
+    stopping = _Stopping(settings_of(home), job, wait)
+    before, elsewhere = stopping.members(), stopping.end_standbys()
+    how, process = stopping.end()
+    epoch = stopping.status().epoch
     continues_in = [*_left(before, process), *elsewhere]
     if not as_json:
         show_line(_line(job, epoch, process, continues_in))
@@ -276,76 +270,158 @@ def stop(
         show_json(facts)
 
 
-def _end(settings: Settings, job: str, wait: float, clock: Clock) -> tuple[How, int | None]:
-    """Have the driver of a job end; return how, and its process."""
-    from headrace.control.client import reachable
-
-    driver, client = _driver(settings, job, clock), reachable(settings, job, STOP_ANSWER_S)
-    how = _ask(settings, job, driver, client, clock)
-    if how == "signal":  # the process whose API said no need not be the one that got the signal
-        client = None
-    process = client.place.process if client is not None else driver and driver.process
-    _await(settings, job, driver, client, wait, clock)
-    return how, process
-
-
 def end_drivers(settings: Settings, job: str, wait: float) -> int:
     """Have a job end, whichever of the processes that share it drives; return how many drove.
 
     Raises:
         HeadraceError: a driver cannot be asked, or does not end in time.
     """
-    from headrace.clock import SystemClock
-    from headrace.control.client import reachable
-
-    clock, ended = SystemClock(), 0
-    _end_standbys(settings, job, wait, clock)
-    while _driver(settings, job, clock) or reachable(settings, job, STOP_ANSWER_S):
-        before = _members(settings, job)
-        _, process = _end(settings, job, wait, clock)
+    stopping, ended = _Stopping(settings, job, wait), 0
+    stopping.end_standbys()
+    while stopping.driver() or stopping.client():
+        before = stopping.members()
+        _, process = stopping.end()
         ended += 1
         if _left(before, process):
-            _await_next(settings, job, wait, clock)
+            stopping.await_next()
     return ended
 
 
-def _await_next(settings: Settings, job: str, wait_s: float, clock: Clock) -> None:
-    """Wait until another process drives that shares the job."""
-    from headrace.clock import Deadline
+class _Stopping:
+    """Has the drivers of a job end.
 
-    deadline = Deadline(clock, wait_s)
-    while _driver(settings, job, clock) is None and not deadline.expired:
-        clock.sleep(POLL_S)
+    Args:
+        settings: of the home.
+        job: its name.
+        wait_s: how long a driver may take.
+    """
 
+    def __init__(self, settings: Settings, job: str, wait_s: float) -> None:
+        from headrace.clock import SystemClock
 
-def _members(settings: Settings, job: str) -> list[MemberInfo]:
-    from headrace.coordinator.job_storage import check_job_name, newest_storage
-    from headrace.coordinator.leader_lease import read_members
+        self._settings, self._job, self._wait_s = settings, job, wait_s
+        self._clock = SystemClock()
 
-    return read_members(newest_storage(settings, check_job_name(job)))
+    def members(self) -> list[MemberInfo]:
+        """Return the processes that share the job."""
+        from headrace.coordinator.job_storage import check_job_name, newest_storage
+        from headrace.coordinator.leader_lease import read_members
 
+        return read_members(newest_storage(self._settings, check_job_name(self._job)))
 
-def _end_standbys(settings: Settings, job: str, wait_s: float, clock: Clock) -> list[int]:
-    """End the standby drivers of this host, which would drive next; return those of others."""
-    from headrace.clock import Deadline
-    from headrace.coordinator.driver_standby import standby_drivers
-    from headrace.coordinator.job_storage import check_job_name, job_storages
+    def driver(self) -> DriverProcess | None:
+        """Return what drives the job now."""
+        from headrace.coordinator.job_storage import check_job_name, newest_storage
+        from headrace.coordinator.leader_lease import driver_of
 
-    where = job_storages(settings, check_job_name(job))
-    shared, own, deadline = (
-        where.copy or where.storage,
-        os.uname().nodename,
-        Deadline(clock, wait_s),
-    )
-    for one in standby_drivers(shared, clock):
-        if one.host == own:
+        storage = newest_storage(self._settings, check_job_name(self._job))
+        return driver_of(storage, self._settings.jobs_dir / self._job, self._job, self._clock)
+
+    def client(self) -> Client | None:
+        """Return the API of what drives the job, where it can be reached."""
+        from headrace.control.client import reachable
+
+        return reachable(self._settings, self._job, STOP_ANSWER_S)
+
+    def status(self) -> JobStatus:
+        """Return the status of the job by its files."""
+        from headrace.control.job_status import job_status
+
+        with open_home_bus(self._settings) as bus:
+            return job_status(self._settings, self._job, bus, self._clock)
+
+    def end(self) -> tuple[How, int | None]:
+        """Have the driver end; return how, and its process."""
+        driver, client = self.driver(), self.client()
+        how = self._ask(driver, client)
+        if how == "signal":  # the process whose API said no need not be the one that got the signal
+            client = None
+        process = client.place.process if client is not None else driver and driver.process
+        self._await_end(driver, client)
+        return how, process
+
+    def end_standbys(self) -> list[int]:
+        """End the standby drivers of this host, which would drive next; return those of others."""
+        from headrace.clock import Deadline
+        from headrace.coordinator.driver_standby import standby_drivers
+        from headrace.coordinator.job_storage import check_job_name, job_storages
+
+        where = job_storages(self._settings, check_job_name(self._job))
+        shared, own = where.copy or where.storage, os.uname().nodename
+        deadline = Deadline(self._clock, self._wait_s)
+        for one in standby_drivers(shared, self._clock):
+            if one.host == own:
+                with suppress(ProcessLookupError):
+                    os.kill(one.process, signal.SIGTERM)
+        while (left := standby_drivers(shared, self._clock)) and not deadline.expired:
+            if all(one.host != own for one in left):
+                break
+            self._clock.sleep(POLL_S)
+        return [one.process for one in left]
+
+    def await_next(self) -> None:
+        """Wait until another process drives that shares the job."""
+        from headrace.clock import Deadline
+
+        deadline = Deadline(self._clock, self._wait_s)
+        while self.driver() is None and not deadline.expired:
+            self._clock.sleep(POLL_S)
+
+    def _ask(self, driver: DriverProcess | None, client: Client | None) -> How:
+        """Ask the driver to stop: by its API, else on this host by a signal; return how.
+
+        One that is stopping already gets the signal, which then ends it at once, as a second
+        Ctrl-C.
+        """
+        from headrace.control.client import SilentError, UnreachableError
+        from headrace.control.job_handle import Stop
+        from headrace.errors import InvalidInputError, NotOwnerError
+
+        job = self._job
+        if client is not None:
+            try:
+                is_stopping = Stop().ask(client).was == "stopping"
+                if not (is_stopping and client.is_here):
+                    return "api"
+            except SilentError:  # it is busy, or frozen: a signal might come on top of the request
+                return "api"
+            except (UnreachableError, InvalidInputError):  # it goes, or this is not its API
+                pass
+        if driver is None:
+            status = self.status().status
+            raise InvalidInputError(f"job {job!r} does not run; its status is {status}")
+        if not driver.is_here:
+            raise NotOwnerError(
+                f"job {job!r} is driven by {driver}, whose API this host cannot ask; stop it "
+                f"there, with: headrace jobs stop {job}",
+                job=job,
+            )
+        if self.driver() == driver:  # it may have ended while its API was asked
             with suppress(ProcessLookupError):
-                os.kill(one.process, signal.SIGTERM)
-    while (left := standby_drivers(shared, clock)) and not deadline.expired:
-        if all(one.host != own for one in left):
-            break
-        clock.sleep(POLL_S)
-    return [one.process for one in left]
+                os.kill(driver.process, signal.SIGTERM)
+        return "signal"
+
+    def _await_end(self, driver: DriverProcess | None, client: Client | None) -> None:
+        from headrace.clock import Deadline
+        from headrace.errors import UnavailableError
+
+        deadline = Deadline(self._clock, self._wait_s)
+        while not self._is_gone(driver, client):
+            if deadline.expired:
+                who = driver or "the driver"
+                raise UnavailableError(
+                    f"{who} of job {self._job!r} was asked to stop and still runs after "
+                    f"{self._wait_s:.0f} s; wait longer with --wait, or ask again: the second "
+                    "time it ends at once",
+                    job=self._job,
+                )
+            self._clock.sleep(POLL_S)
+
+    def _is_gone(self, driver: DriverProcess | None, client: Client | None) -> bool:
+        if driver is not None and self.driver() == driver:
+            return False
+        # Of a driver elsewhere its word may be all that is seen from here.
+        return client is None or client.has_ended
 
 
 def _left(members: list[MemberInfo], process: int | None) -> list[int]:
@@ -359,89 +435,6 @@ def _left(members: list[MemberInfo], process: int | None) -> list[int]:
         for one in (members if is_theirs else ())
         if not one.drives and (one.host != own or is_alive(one.process))
     ]
-
-
-def _driver(settings: Settings, job: str, clock: Clock) -> DriverProcess | None:
-    from headrace.coordinator.job_storage import check_job_name, newest_storage
-    from headrace.coordinator.leader_lease import driver_of
-
-    return driver_of(
-        newest_storage(settings, check_job_name(job)), settings.jobs_dir / job, job, clock
-    )
-
-
-def _ask(
-    settings: Settings, job: str, driver: DriverProcess | None, client: Client | None, clock: Clock
-) -> How:
-    """Ask the driver to stop: by its API, else on this host by a signal; return how.
-
-    One that is stopping already gets the signal, which then ends it at once, as a second Ctrl-C.
-    """
-    from headrace.control.client import SilentError, UnreachableError
-    from headrace.control.job_handle import Stop
-    from headrace.errors import InvalidInputError, NotOwnerError
-
-    if client is not None:
-        try:
-            is_stopping = Stop().ask(client).was == "stopping"
-            if not (is_stopping and client.is_here):
-                return "api"
-        except SilentError:  # it is busy, or frozen: a signal might come on top of the request
-            return "api"
-        except (UnreachableError, InvalidInputError):  # it goes, or this is not its API
-            pass
-    if driver is None:
-        status = _status(settings, job, clock)
-        raise InvalidInputError(f"job {job!r} does not run; its status is {status}")
-    if not driver.is_here:
-        raise NotOwnerError(
-            f"job {job!r} is driven by {driver}, whose API this host cannot ask; stop it there, "
-            f"with: headrace jobs stop {job}",
-            job=job,
-        )
-    if _driver(settings, job, clock) == driver:  # it may have ended while its API was asked
-        with suppress(ProcessLookupError):
-            os.kill(driver.process, signal.SIGTERM)
-    return "signal"
-
-
-def _status(settings: Settings, job: str, clock: Clock) -> str:
-    from headrace.control.job_status import job_status
-
-    with open_home_bus(settings) as bus:
-        return job_status(settings, job, bus, clock).status
-
-
-def _await(
-    settings: Settings,
-    job: str,
-    driver: DriverProcess | None,
-    client: Client | None,
-    wait_s: float,
-    clock: Clock,
-) -> None:
-    from headrace.clock import Deadline
-    from headrace.errors import UnavailableError
-
-    deadline = Deadline(clock, wait_s)
-    while not _is_gone(settings, job, driver, client, clock):
-        if deadline.expired:
-            who = driver or "the driver"
-            raise UnavailableError(
-                f"{who} of job {job!r} was asked to stop and still runs after {wait_s:.0f} s; "
-                "wait longer with --wait, or ask again: the second time it ends at once",
-                job=job,
-            )
-        clock.sleep(POLL_S)
-
-
-def _is_gone(
-    settings: Settings, job: str, driver: DriverProcess | None, client: Client | None, clock: Clock
-) -> bool:
-    if driver is not None and _driver(settings, job, clock) == driver:
-        return False
-    # Of a driver elsewhere its word may be all that is seen from here.
-    return client is None or client.has_ended
 
 
 def _line(job: str, epoch: int | None, process: int | None, continues_in: list[int]) -> str:

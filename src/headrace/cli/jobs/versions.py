@@ -271,7 +271,7 @@ def merge_into(  # noqa: PLR0913 - where the job is, and how it is merged
 
     settings = find_existing(job, home, config, overrides).settings
     states = [reader.state() for reader in part_readers(settings, other)]
-    require_stopped(settings, other, clock)
+    require_stopped(settings, other)
     _check_ended(other, states)
     run = states[0].lineage
     function = None if code is None else code.merge

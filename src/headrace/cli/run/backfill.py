@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from headrace.bus import Bus
     from headrace.cli.jobs.versions import MergeOutcome
     from headrace.cli.run.runner import Scaling
-    from headrace.clock import Clock
     from headrace.config import Settings
     from headrace.coordinator.manifest import JobState
     from headrace.coordinator.rescale import TemporaryScaleOut
@@ -75,12 +74,10 @@ class BlockingBackfill:
         """
         from headrace.cli.jobs.access import show_notice
         from headrace.cli.run.runner import Scaling, end_application
-        from headrace.clock import SystemClock
         from headrace.coordinator.rescale import clear_scale_out
         from headrace.files import Files
 
-        clock = SystemClock()
-        settings, note = self._begun(clock)
+        settings, note = self._begun()
         scaling = Scaling(self.tasks, ends=True, rate=self.rate)
         try:
             go(self.out, scaling)
@@ -96,15 +93,15 @@ class BlockingBackfill:
         show_notice(f"{self.job} has caught up, and continues as before")
         go((), None)
 
-    def _begun(self, clock: Clock) -> tuple[Settings, TemporaryScaleOut]:
+    def _begun(self) -> tuple[Settings, TemporaryScaleOut]:
         from headrace.cli.jobs.access import require_stopped, show_notice
         from headrace.cli.jobs.reset import reset
         from headrace.coordinator.rescale import current_scale_out, new_scale_out, save_scale_out
         from headrace.files import Files
 
         settings, _ = self._parts()
-        self._stop(settings, clock)
-        require_stopped(settings, self.job, clock)
+        self._stop(settings)
+        require_stopped(settings, self.job)
         settings, parts = self._parts()
         before, run = current_scale_out(settings, self.job), parts[0].run
         if before is not None and (before.begin, before.run) == (self.begin, run):
@@ -120,10 +117,11 @@ class BlockingBackfill:
         save_scale_out(settings, self.job, note, Files())
         return settings, note
 
-    def _stop(self, settings: Settings, clock: Clock) -> None:
+    def _stop(self, settings: Settings) -> None:
         """End the driver of the live job, if one runs, after its epoch; not for a mistake."""
         from headrace.cli.arguments import read_time
         from headrace.cli.jobs.stop import stop
+        from headrace.clock import SystemClock
         from headrace.config import EARLIEST, LATEST
         from headrace.coordinator.job_storage import newest_storage
         from headrace.coordinator.leader_lease import driver_of
@@ -131,7 +129,7 @@ class BlockingBackfill:
         if self.begin not in {EARLIEST, LATEST}:
             read_time(self.begin, "--from", "earliest, latest, or a time")
         storage, shared = newest_storage(settings, self.job), settings.jobs_dir / self.job
-        if driver_of(storage, shared, self.job, clock) is not None:
+        if driver_of(storage, shared, self.job, SystemClock()) is not None:
             stop(self.job, STOP_WAIT_S, False, None, self.as_json, settings.home)
 
     def _parts(self) -> tuple[Settings, list[JobState]]:

@@ -309,9 +309,8 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
         scaling: what scales it out, and may end it.
     """
     from headrace.cli.job_loader import load_job
-    from headrace.clock import SystemClock
 
-    reporter = reporter_of(SystemClock(), as_json=as_json, verbose=verbose)
+    reporter = reporter_of(as_json=as_json, verbose=verbose)
     reporter.starting(f"loading {target}")
     with closing(reporter):
         from headrace.coordinator.epoch_clock import (
@@ -332,16 +331,17 @@ def run_target(  # noqa: PLR0913 - what `run` says, by name
         raise typer.Exit(INTERRUPTED)
 
 
-def reporter_of(clock: Clock, *, as_json: bool, verbose: bool) -> Reporter:
+def reporter_of(*, as_json: bool, verbose: bool) -> Reporter:
     """Return what shows a run, as the command wants it.
 
     Args:
-        clock: for what takes long.
         as_json: as of ``run``.
         verbose: the same.
     """
     from headrace.cli.run.reporters import JsonReporter, QuietReporter, TerminalReporter
+    from headrace.clock import SystemClock
 
+    clock = SystemClock()
     if as_json:
         return JsonReporter(clock)
     if sys.stdout.isatty():
