@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from tests.support.browsing import (
     EVIL,
     EVIL_COLUMN,
@@ -103,6 +103,24 @@ def test_the_first_view_is_small_and_from_this_server_only(app: App, browser: Br
     assert scripts == ["echarts.js"], "asked for when it is needed, and once"
     assert sum(sizes) < ALL_CHARTS_BYTES
     assert viewer.wrong == []
+    context.close()
+
+
+def test_a_page_that_was_left_changes_no_address(app: App, browser: Browser) -> None:
+    context = browser.new_context()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    context.route("**/api/streams", hold)
+    page = Viewer(app, context).page
+    page.get_by_role("link", name="Dashboards").click()
+    page.wait_for_url("**/dashboards")
+    with page.expect_response("**/api/streams"):
+        held[0].continue_()
+    page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")
+    assert page.url.endswith("/dashboards")
     context.close()
 
 
@@ -238,9 +256,9 @@ def test_a_distribution_is_as_high_as_its_numbers(viewer: Viewer) -> None:
     for at, height in enumerate(heights):
         assert abs(height / max(heights) - expected[at] / max(expected.values())) < 0.01
     page.keyboard.press("Home")
-    box = chart.bounding_box()
-    assert box is not None
-    page.mouse.click(box["x"] + mark_box(chart)["left"] + 5, box["y"] + box["height"] / 2)
+    drawn = chart.bounding_box()
+    assert drawn is not None
+    page.mouse.click(drawn["x"] + mark_box(chart)["left"] + 5, drawn["y"] + drawn["height"] / 2)
     page.get_by_role("menuitem", name="Only this range").click()
     viewer.settled()
     check_chips(page, "Where", ["distance >= 0", "distance < 200"])
