@@ -10,10 +10,11 @@ from urllib.parse import quote, urlencode
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from tests.support.browsing import (
     EVIL,
     EVIL_COLUMN,
+    QUARTER_ROWS,
     App,
     StreamSpec,
     Viewer,
@@ -46,6 +47,7 @@ NAMES = {
     "Raw samples": "samples",
 }
 FIRST_VIEW_BYTES, FIRST_VIEW_FILES = 120_000, 8
+ALL_CHARTS_BYTES = 300_000
 
 
 def chips(page: Page, label: str) -> Locator:
@@ -91,7 +93,46 @@ def test_the_first_view_is_small_and_from_this_server_only(app: App, browser: Br
     assert len(set(asked)) <= FIRST_VIEW_FILES, "\n".join(asked)
     assert viewer.hosts == {app.url.removeprefix("http://")}
     assert "stream=flights" in viewer.page.url, "the whole view is in the address"
+    asked.clear()
+    for _ in range(2):
+        viewer.page.keyboard.press("4")
+        expect(viewer.page.locator(".plot .drawing canvas")).to_be_visible()
+        viewer.page.keyboard.press("2")
+        expect(viewer.page.locator(".uplot")).to_be_visible()
+    scripts = [one.rpartition("/")[2] for one in asked if one.endswith(".js")]
+    assert scripts == ["echarts.js"], "asked for when it is needed, and once"
+    assert sum(sizes) < ALL_CHARTS_BYTES
     assert viewer.wrong == []
+    context.close()
+
+
+def test_a_page_that_was_left_changes_no_address(app: App, browser: Browser) -> None:
+    context = browser.new_context()
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    context.route("**/api/streams", hold)
+    page = Viewer(app, context).page
+    page.get_by_role("link", name="Dashboards").click()
+    page.wait_for_url("**/dashboards")
+    with page.expect_response("**/api/streams"):
+        held[0].continue_()
+    page.evaluate("() => new Promise(resolve => setTimeout(resolve, 100))")
+    assert page.url.endswith("/dashboards")
+    context.close()
+
+
+def test_a_chart_whose_library_does_not_come_says_so(app: App, browser: Browser) -> None:
+    context = browser.new_context()
+    context.route("**/vendor/echarts.js", lambda route: route.abort())
+    viewer = Viewer(app, context)
+    page = viewer.see(f"{FLIGHTS}&view=bars&by=origin&show=count")
+    expect(page.get_by_role("alert")).to_contain_text("could not be loaded")
+    page.get_by_text("The same as a table").click()
+    expect(page.get_by_role("gridcell", name="EWR")).to_be_visible()
+    assert all("ERR_FAILED" in one for one in viewer.wrong), "the browser logs the file"
     context.close()
 
 
@@ -138,6 +179,8 @@ COLUMN_RUNS = """([canvas, x]) => {
     }
     return runs;
 }"""
+PIXEL = """([canvas, x, y]) => [...canvas.getContext("2d")
+    .getImageData(Math.round(x), Math.round(y), 1, 1).data.slice(0, 3)]"""
 BLUE = (0, 114, 178)
 """The colour of the first series."""
 
@@ -166,6 +209,84 @@ def test_bars_are_as_long_as_their_numbers(viewer: Viewer) -> None:
     assert len(lengths) == 3
     for length, count in zip(lengths, expected.values(), strict=True):
         assert abs(length / lengths[0] - count / max(expected.values())) < 0.01
+
+
+def histogram(values: pa.ChunkedArray, step: int) -> dict[int, int]:
+    """Return how many values each bucket has, by its place."""
+    return dict(sorted(Counter(value // step for value in values.to_pylist()).items()))
+
+
+def walk(page: Page, chart: Locator) -> list[str]:
+    """Go through all marks of a chart by keyboard; return what is said of each."""
+    chart.focus()
+    page.keyboard.press("Home")
+    said = [chart.locator(".unseen").inner_text()]
+    for _ in range(int(chart.get_attribute("data-marks") or 0) - 1):
+        page.keyboard.press("ArrowRight")
+        said.append(chart.locator(".unseen").inner_text())
+    return said
+
+
+def mark_box(chart: Locator) -> dict[str, float]:
+    """Return where the mark is that has the focus, in pixels of the drawing."""
+    inner = "one => ['left', 'top', 'width', 'height'].map(name => parseFloat(one.style[name]))"
+    left, top, width, height = chart.locator(".ring").evaluate(inner)
+    return {"left": left, "top": top, "width": width, "height": height}
+
+
+def test_a_distribution_is_as_high_as_its_numbers(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=distribution&show=avg(distance)")
+    expected = histogram(flights().column("distance"), 200)
+    chart = page.get_by_role("application")
+    said = walk(page, chart)
+    assert said == [
+        f"distance from {200 * at:,} to {200 * at + 200:,}: {expected.get(at, 0):,} rows"
+        for at in range(max(expected) + 1)
+    ]
+    canvas = chart.locator("canvas").element_handle()
+    page.keyboard.press("Home")
+    heights = []
+    for _ in range(8):
+        box = mark_box(chart)
+        runs = page.evaluate(COLUMN_RUNS, [canvas, box["left"] + box["width"] / 2])
+        heights.append(
+            sum(size for name, size in runs if name == f"{','.join(map(str, BLUE))},255")
+        )
+        page.keyboard.press("ArrowRight")
+    for at, height in enumerate(heights):
+        assert abs(height / max(heights) - expected[at] / max(expected.values())) < 0.01
+    page.keyboard.press("Home")
+    drawn = chart.bounding_box()
+    assert drawn is not None
+    page.mouse.click(drawn["x"] + mark_box(chart)["left"] + 5, drawn["y"] + drawn["height"] / 2)
+    page.get_by_role("menuitem", name="Only this range").click()
+    viewer.settled()
+    check_chips(page, "Where", ["distance >= 0", "distance < 200"])
+
+
+def test_a_heat_map_is_darkest_where_most_rows_are(viewer: Viewer) -> None:
+    page = viewer.see(f"{FLIGHTS}&view=heatmap&show=avg(distance)&bucket=30d")
+    chart = page.get_by_role("application")
+    said = walk(page, chart)
+    counts = [int(one.rpartition(": ")[2].removesuffix(" rows").replace(",", "")) for one in said]
+    assert sum(counts) == QUARTER_ROWS
+    by_range: Counter[int] = Counter()
+    for one, count in zip(said, counts, strict=True):
+        low = re.search(r"distance ([\d,]+) to", one)
+        assert low is not None
+        by_range[int(low[1].replace(",", ""))] += count
+    expected = histogram(flights().column("distance"), 200)
+    assert by_range == Counter({200 * at: count for at, count in expected.items()})
+    page.mouse.move(0, 0)
+    colours = []
+    page.keyboard.press("Home")
+    for _ in counts:
+        box = mark_box(chart)
+        at = [box["left"] + box["width"] / 2, box["top"] + box["height"] / 2]
+        colours.append(sum(page.evaluate(PIXEL, [chart.locator("canvas").element_handle(), *at])))
+        page.keyboard.press("ArrowRight")
+    order = sorted(zip(counts, colours, strict=True))
+    assert [one for _, one in order] == sorted(colours, reverse=True)
 
 
 def test_areas_are_as_high_as_their_numbers_and_lie_on_each_other(viewer: Viewer) -> None:

@@ -28,6 +28,7 @@ from headrace.demo.flights import flight_source
 __all__ = [
     "EVIL",
     "EVIL_COLUMN",
+    "QUARTER_ROWS",
     "App",
     "StreamSpec",
     "Viewer",

@@ -31,7 +31,7 @@ PLACE = "{files}"
 
 _TYPES = {
     ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".png": "image/png",
-    ".woff2": "font/woff2", ".LICENSE": "text/plain",
+    ".woff2": "font/woff2", ".LICENSE": "text/plain", ".NOTICE": "text/plain",
 }  # fmt: skip
 _IMPORT = re.compile(r'^import (?:(\w+)|\{ ([^{}]+) \}) from "([^"]+)";\n', re.MULTILINE)
 _LATER = re.compile(r'\bimport\("([^"]+)"\)')
@@ -98,7 +98,7 @@ def one_script(folder: Path) -> str:
     """Return all modules of the page as one: each is a function that returns what it exports.
 
     A module comes behind those that it imports, now or later. What is vendored stays a module of
-    its own.
+    its own, which browsers load with the page, or when it is imported later.
     """
     ordered: dict[str, str] = {}
     outside: dict[str, str] = {}
@@ -138,6 +138,12 @@ def _resolved(name: str, place: str) -> str:
     return "/".join(parts)
 
 
+def _later(path: str) -> str:
+    """Return how a module is got when it is needed: a vendored one is asked for only then."""
+    is_own = path.startswith("app/")
+    return f"Promise.resolve({_name(path)})" if is_own else f'import("./{path}")'
+
+
 def _name(path: str) -> str:
     return "$" + re.sub(r"\W", "_", path.removesuffix(".js"))
 
@@ -155,7 +161,7 @@ def _module(folder: Path, name: str, outside: dict[str, str]) -> str:
         return f"const {held} = {_name(path)};\n"
 
     body = _EXPORT.sub("", _IMPORT.sub(imported, text))
-    body = _LATER.sub(lambda found: f"Promise.resolve({_name(_resolved(name, found[1]))})", body)
+    body = _LATER.sub(lambda found: _later(_resolved(name, found[1])), body)
     if left := _LEFT.search(body):
         raise InvalidInputError(
             f"module {name} of the page has {left[0][:100]!r}; write import {{ names }} from, or "

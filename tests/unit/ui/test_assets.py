@@ -37,6 +37,7 @@ def test_all_modules_are_one_script_each_behind_those_that_it_imports() -> None:
     imports = re.findall(r"^import .*", text, re.MULTILINE)
     assert imports == ['import $vendor_uplot from "./vendor/uplot.js";']
     assert re.findall(r"^export ", text, re.MULTILINE) == []
+    assert re.findall(r"import\([^)]*\)", text) == ['import("./vendor/echarts.js")']
 
 
 def test_the_page_names_each_file_that_it_needs_and_they_are_small() -> None:
@@ -47,6 +48,11 @@ def test_the_page_names_each_file_that_it_needs_and_they_are_small() -> None:
     found = [assets.find(assets.digest, name) for name in named]
     assert sum(len(one.packed or one.data) for one in found if one is not None) < 100_000
     assert all(found)
+    later = assets.find(assets.digest, "vendor/echarts.js")
+    assert later is not None
+    assert later.packed is not None
+    assert len(later.packed) < 180_000
+    assert assets.find(assets.digest, "vendor/echarts.NOTICE") is not None
 
 
 def test_a_change_of_any_file_changes_the_address_of_all(copy: Path) -> None:

@@ -48,7 +48,7 @@ async function show() {
   if (!found) return fill(page, nowhere());
   try {
     const module = await found.load();
-    if (mine === turn) shown.mounted = module.mount(page, { path: location.pathname, search: location.search, go, replace });
+    if (mine === turn) shown.mounted = module.mount(page, { path: location.pathname, search: location.search, go, replace: (...to) => mine === turn && replace(...to) });
   } catch (error) {
     if (mine === turn) fill(page, failed(error));
     throw error;

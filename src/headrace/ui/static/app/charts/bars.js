@@ -1,67 +1,68 @@
-// Bars, one for each group, the longest first; with several metrics, a column of bars for each.
+// Bars, one for each group, the longest first; with several metrics, a column of bars for each. What is compared has
+// a grey bar below.
 
 import { full, short } from "../format.js";
 import { styleOf } from "./palette.js";
-import { cut, makePlot } from "./plot.js";
+import { makePlot, plainAxis, words } from "./plot.js";
 import { columnsOf, groupName } from "./shape.js";
 
 const ROW_PX = 28;
+const LEAST_PX = 13;
+const NUMBER_PX = 78;
 
 export function bars(result, { label, onmark }) {
   const { groups, metrics } = columnsOf(result);
   const before = new Map((result.compare?.rows ?? []).map((row) => [groupName(row, groups), row]));
-  const rows = result.rows.map((row) => ({ row, name: groups.length ? groupName(row, groups) : "all rows", data: Object.fromEntries(groups.map((one) => [one.name, row[one.at]])) }));
-  const ranges = metrics.map(({ at }) => {
-    const all = [...result.rows, ...before.values()].map((row) => Number(row[at] ?? 0));
-    return [Math.min(0, ...all), Math.max(0, ...all)];
-  });
+  const all = result.rows.map((row) => ({ row, name: groups.length ? groupName(row, groups) : "all rows", data: Object.fromEntries(groups.map((one) => [one.name, row[one.at]])) }))
+    .map((one) => ({ ...one, was: before.get(groups.length ? one.name : "") }));
+  const several = metrics.length > 1;
+  const colourOf = (order, name) => styleOf(several ? order : 0, name).colour;
+  const top = several ? 20 : 4;
+  let [rows, names, each, pitch] = [all, 0, 0, 0];
 
-  const draw = (context, width, height, colours) => {
-    const pitch = Math.max(12, Math.min(ROW_PX, (height - 22) / Math.max(1, rows.length)));
-    const widest = Math.max(0, ...rows.map(({ name }) => context.measureText(name).width));
-    const names = Math.min(widest + 14, width * 0.34);
-    const each = (width - names) / metrics.length;
-    context.textBaseline = "middle";
-    const marks = [];
-    metrics.forEach((metric, order) => {
-      const left = names + each * order;
-      context.fillStyle = colours.soft;
-      context.font = context.font.replace(/^\d+/, "11");
-      if (metrics.length > 1) context.fillText(cut(context, metric.name, each - 8), left, 9);
-      const room = Math.max(10, each - 78);
-      const [low, high] = ranges[order];
-      const scale = room / (high - low || 1);
-      const zero = left - low * scale;
-      rows.forEach(({ row, name, data }, at) => {
-        const y = 20 + at * pitch;
-        if (y + pitch > height + 1) return;
-        const value = row[metric.at];
-        const { colour } = styleOf(metrics.length > 1 ? order : 0, name);
-        const length = Number(value ?? 0) * scale;
-        context.fillStyle = colour;
-        context.fillRect(Math.min(zero, zero + length), y + 3, Math.max(1, Math.abs(length)), pitch - 6);
-        const was = before.get(name)?.[metric.at];
-        if (was !== undefined && was !== null) {
-          context.fillStyle = colours.ink;
-          context.fillRect(zero + was * scale - 1, y + 1, 2, pitch - 2);
-        }
-        context.fillStyle = colours.ink;
-        if (pitch >= 11) context.fillText(short(value, metric.unit), Math.max(zero, zero + length) + 6, y + pitch / 2);
-        if (order === 0 && pitch >= 11) context.fillText(cut(context, name, names - 12), 2, y + pitch / 2);
-        const lines = [{ colour, name: metric.name, value: full(value, metric.unit) }];
-        if (was !== undefined) lines.push({ name: "before", value: full(was, metric.unit) });
-        marks.push({ x: order ? left : 0, y, width: order ? each : names + each, height: pitch, heading: name, lines, label: `${name}: ${metric.name} ${full(value, metric.unit)}`, data: { values: data } });
-      });
-      context.strokeStyle = colours.soft;
-      context.beginPath();
-      context.moveTo(zero + 0.5, 18);
-      context.lineTo(zero + 0.5, Math.min(height, 22 + rows.length * pitch));
-      context.stroke();
-    });
-    return marks;
+  const draw = (look) => {
+    const { width, height, colours } = look;
+    rows = all.slice(0, Math.max(1, Math.floor((height - top) / LEAST_PX)));
+    pitch = Math.min(ROW_PX * (before.size ? 1.4 : 1), (height - top - 2) / rows.length);
+    names = Math.min(widest(rows, look.font) + 14, width * 0.34);
+    each = (width - names) / metrics.length;
+    const place = (order) => ({ left: names + each * order, top, width: Math.max(10, each - NUMBER_PX), height: pitch * rows.length });
+    const number = (metric) => ({ show: true, position: "right", color: colours.ink, fontSize: 12, formatter: ({ dataIndex }) => short(rows[dataIndex].row[metric.at], metric.unit) });
+    return {
+      title: several ? metrics.map(({ name }, order) => words(look, name, names + each * order, 2, { width: each - 8, overflow: "truncate" })) : [],
+      grid: metrics.map((_, order) => ({ ...place(order), outerBoundsMode: "none" })),
+      xAxis: metrics.map((metric, order) => {
+        const values = all.flatMap(({ row, was }) => [Number(row[metric.at] ?? 0), Number(was?.[metric.at] ?? 0)]);
+        return plainAxis(look, { gridIndex: order, min: Math.min(0, ...values), max: Math.max(0, ...values) || 1, axisLabel: { show: false } });
+      }),
+      yAxis: metrics.map((_, order) => plainAxis(look, { type: "category", gridIndex: order, inverse: true, data: rows.map(({ name }) => name.replace(/\s+/g, " ")), axisLine: { show: true, lineStyle: { color: colours.line } },
+        axisLabel: { show: order === 0, color: colours.ink, interval: 0, align: "left", margin: names - 2, width: names - 12, overflow: "truncate" } })),
+      series: metrics.flatMap((metric, order) => {
+        const bar = { type: "bar", xAxisIndex: order, yAxisIndex: order, silent: true, barGap: "8%", barCategoryGap: pitch > 20 ? "24%" : "14%" };
+        const now = rows.map(({ row, name }) => ({ value: numberOf(row[metric.at]), itemStyle: { color: colourOf(order, name) } }));
+        const past = rows.map(({ was }) => numberOf(was?.[metric.at]));
+        return [{ ...bar, data: now, barMinHeight: 1, label: number(metric) }, ...(before.size ? [{ ...bar, data: past, itemStyle: { color: colours.other, opacity: 0.6 } }] : [])];
+      }),
+    };
   };
-  const plot = makePlot({ label: `${label}: bars of ${rows.length} groups`, draw, onmark });
-  plot.wanted = 30 + rows.length * ROW_PX;
+  const marksOf = (pixel) => metrics.flatMap((metric, order) => rows.map(({ row, name, data, was }, at) => {
+    const value = full(row[metric.at], metric.unit);
+    const lines = [{ colour: colourOf(order, name), name: metric.name, value }];
+    if (was) lines.push({ colour: styleOf(0, "other").colour, name: "before", value: full(was[metric.at], metric.unit) });
+    return { x: order ? names + each * order : 0, y: pixel([0, at], { xAxisIndex: order, yAxisIndex: order })[1] - pitch / 2, width: order ? each : names + each, height: pitch, heading: name, lines, label: `${name}: ${metric.name} ${value}`, data: { values: data } };
+  }));
+  const plot = makePlot({ label: `${label}: bars of ${all.length} groups`, draw, marksOf, onmark });
+  plot.wanted = top + 8 + all.length * ROW_PX * (before.size ? 1.4 : 1);
   plot.fits = true;
   return plot;
+}
+
+/** Return a value that is drawn; whole numbers that are large come as text. */
+const numberOf = (value) => (value === null || value === undefined ? null : Number(value));
+
+/** Return how wide the widest name is. */
+function widest(rows, font) {
+  const context = document.createElement("canvas").getContext("2d");
+  context.font = `12px ${font}`;
+  return Math.max(0, ...rows.map(({ name }) => context.measureText(name).width));
 }

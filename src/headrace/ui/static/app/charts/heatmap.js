@@ -2,69 +2,59 @@
 
 import { full, short, stamp, unitOf, utc } from "../format.js";
 import { heat } from "./palette.js";
-import { makePlot, ticks } from "./plot.js";
-import { columnsOf } from "./shape.js";
+import { makePlot, plainAxis, words } from "./plot.js";
+import { bucketsOf, columnsOf } from "./shape.js";
 import { timeTicks } from "./time_axis.js";
 
-const LEFT = 56;
-const BOTTOM = 24;
-const KEY = 68;
+const KEY_PX = 68;
+const READ = { xAxisIndex: 1, yAxisIndex: 1 };
 
 export function heatmap(result, { label, column, onmark, onrange }) {
-  const { time, low, high } = columnsOf(result);
-  const counted = result.columns.findIndex((one) => one.role === "metric" || one.role === "value" || one.name === "count");
-  const rows = result.rows.filter((row) => row[low.at] !== null);
+  const { time, low, high, metrics: [counted] } = columnsOf(result);
+  const rows = result.rows.filter((row) => row[low.at] !== null && Number(row[counted.at]) > 0);
+  const buckets = bucketsOf(rows, low.at, high.at);
   const step = result.bucket_ms || 1;
-  const [begin, end] = [result.from_ms, result.to_ms];
-  const [bottom, top] = [Math.min(...rows.map((row) => row[low.at])), Math.max(...rows.map((row) => row[high.at]))];
-  const most = Math.max(1, ...rows.map((row) => Number(row[counted])));
+  const some = rows[0]?.[time.at] ?? result.from_ms;
+  const begin = some - Math.ceil((some - result.from_ms) / step) * step;
+  const times = Math.max(1, Math.ceil((result.to_ms - begin) / step));
+  const end = begin + times * step;
+  // Counts of cells differ by orders of magnitude: few rows must be seen beside many.
+  const most = Math.max(1, ...rows.map((row) => Number(row[counted.at])));
+  const share = (count) => Math.log1p(count) / Math.log1p(most);
   const unit = unitOf(column);
-  let scale = null;
 
-  const draw = (context, width, height, colours) => {
-    const [plotWidth, plotHeight] = [width - LEFT - KEY, height - BOTTOM - 6];
-    const x = (ms) => LEFT + Math.max(0, Math.min(1, (ms - begin) / (end - begin || 1))) * plotWidth;
-    const y = (value) => 6 + plotHeight * (1 - (value - bottom) / (top - bottom || 1));
-    scale = { time: (pixel) => begin + ((pixel - LEFT) / plotWidth) * (end - begin), value: (pixel) => top - ((pixel - 6) / plotHeight) * (top - bottom) };
-    const shade = heat();
-    const marks = rows.map((row) => {
-      const [left, right] = [x(row[time.at]), x(row[time.at] + step)];
-      const [above, below] = [y(row[high.at]), y(row[low.at])];
-      const count = Number(row[counted]);
-      const box = { x: Math.floor(left), y: Math.floor(above), width: Math.max(1, Math.ceil(right) - Math.floor(left)), height: Math.max(1, Math.ceil(below) - Math.floor(above)) };
-      if (count > 0) {
-        // Counts of cells differ by orders of magnitude: few rows must be seen beside many.
-        context.fillStyle = shade(Math.log1p(count) / Math.log1p(most));
-        context.fillRect(box.x, box.y, box.width, box.height);
-      }
-      const heading = stamp(row[time.at], step < 60000);
-      const range = `${short(row[low.at], unit)} to ${short(row[high.at], unit)}`;
-      return { ...box, heading: `${heading} · ${utc(row[time.at])}`, lines: [{ colour: shade(Math.log1p(count) / Math.log1p(most)), name: `${column} ${range}`, value: `${full(row[counted])} rows` }],
-        label: `${heading}, ${column} ${range}: ${full(row[counted])} rows`, data: { time: { from: row[time.at], to: row[time.at] + step }, range: { column, low: row[low.at], high: row[high.at] } } };
-    });
-    context.fillStyle = colours.soft;
-    context.textBaseline = "middle";
-    context.textAlign = "right";
-    for (const tick of ticks(bottom, top, Math.max(2, height / 50))) context.fillText(short(tick, unit), LEFT - 8, Math.max(8, y(tick)));
-    context.textAlign = "center";
-    for (const tick of timeTicks(begin, end, plotWidth / 90)) context.fillText(tick.label, Math.min(LEFT + plotWidth - 20, x(tick.at)), height - 10);
-    context.textAlign = "left";
-    drawKey(context, { left: width - KEY + 14, top: 22, height: Math.min(plotHeight - 24, 160), most, shade, colours });
-    return marks.filter((one) => one.width > 0);
+  const draw = (look) => {
+    const ticks = timeTicks(begin, end, (look.width - KEY_PX) / 90);
+    const labels = new Map(ticks.map((tick) => [tick.at, tick.label]));
+    return {
+      grid: { left: 56, right: KEY_PX, top: 8, bottom: 24, outerBoundsMode: "none" },
+      // Cells are places of two hidden axes; what is read has axes of its own.
+      xAxis: [{ type: "category", show: false, data: Array.from({ length: times }, (_, at) => at) },
+        plainAxis(look, { position: "bottom", min: begin, max: end, axisLabel: { margin: 7, customValues: ticks.map((tick) => tick.at), formatter: (at) => labels.get(at) ?? "" } })],
+      yAxis: [{ type: "category", show: false, data: buckets.bounds.slice(1) },
+        plainAxis(look, { position: "left", min: 0, max: buckets.last, axisLabel: buckets.labels(look.height / 50, (value) => short(value, unit)) })],
+      ...key(look, most, share),
+      series: { type: "heatmap", silent: true, progressive: 0, data: rows.map((row) => [Math.round((row[time.at] - begin) / step), buckets.placeOf(row), share(Number(row[counted.at]))]) },
+    };
   };
-  const onbrush = (box) => onrange?.({ time: { from: scale.time(box.left), to: scale.time(box.right) }, column, low: scale.value(box.bottom), high: scale.value(box.top) });
-  return makePlot({ label: `${label}: heat map of ${column} over time`, draw, onmark, brush: onrange ? "xy" : null, onbrush });
+  const marksOf = (pixel) => rows.map((row) => {
+    const [at, place, count] = [row[time.at], buckets.placeOf(row), full(row[counted.at])];
+    const [[left, bottom], [right, top]] = [pixel([at, place], READ), pixel([at + step, place + 1], READ)];
+    const [heading, range] = [stamp(at, step < 60000), `${short(row[low.at], unit)} to ${short(row[high.at], unit)}`];
+    return { x: left, y: top, width: right - left, height: bottom - top, heading: `${heading} · ${utc(at)}`, lines: [{ name: `${column} ${range}`, value: `${count} rows` }],
+      label: `${heading}, ${column} ${range}: ${count} rows`, data: { time: { from: at, to: at + step }, range: { column, low: row[low.at], high: row[high.at] } } };
+  });
+  const onbrush = ([from, bottom], [to, top]) => onrange({ time: { from, to }, column, ...buckets.around(bottom, top) });
+  return makePlot({ label: `${label}: heat map of ${column} over time`, draw, marksOf, onmark, brush: onrange ? "xy" : null, onbrush, brushed: READ });
 }
 
-/** Draw what the shades mean: from one row at the foot to the most at the head. */
-function drawKey(context, { left, top, height, most, shade, colours }) {
-  if (height < 40) return;
-  for (let at = 0; at < height; at += 1) {
-    context.fillStyle = shade(1 - at / height);
-    context.fillRect(left, top + at, 10, 1.5);
-  }
-  context.fillStyle = colours.soft;
-  context.fillText("rows", left, top - 12);
-  const labels = most < 3 ? [most] : [most, Math.round(Math.expm1(Math.log1p(most) / 2)), 1];
-  for (const count of labels) context.fillText(short(count), left + 14, Math.min(top + height - 4, Math.max(top + 6, top + height * (1 - Math.log1p(count) / Math.log1p(most)))));
+/** Return what the shades mean: from one row at the foot to the most at the head. */
+function key(look, most, share) {
+  const [left, top, long] = [look.width - KEY_PX + 14, 24, Math.min(look.height - 56, 160)];
+  const counts = most < 3 ? [most] : [most, Math.round(Math.expm1(Math.log1p(most) / 2)), 1];
+  const show = long >= 40;
+  return {
+    visualMap: { type: "continuous", show, min: 0, max: 1, dimension: 2, inRange: { color: heat() }, left, top, padding: 0, itemWidth: 10, itemHeight: long, hoverLink: false },
+    title: show ? [words(look, "rows", left, 4), ...counts.map((count) => words(look, short(count), left + 14, top + Math.min(long - 12, long * (1 - share(count)))))] : [],
+  };
 }

@@ -11,15 +11,8 @@ export function styleOf(at, name) {
   return { colour: token(`--series-${(at % COLOURS) + 1}`), dash: DASHES[Math.floor(at / COLOURS) % DASHES.length] };
 }
 
-/** Return a function that gives the colour of a share from 0 to 1. */
-export function heat() {
-  const stops = [0, 1, 2, 3, 4].map((at) => rgb(token(`--heat-${at}`)));
-  return (share) => {
-    const at = Math.min(3.9999, Math.max(0, share * 4));
-    const [low, high, part] = [stops[Math.floor(at)], stops[Math.floor(at) + 1], at % 1];
-    return `rgb(${low.map((one, index) => Math.round(one + (high[index] - one) * part)).join(" ")})`;
-  };
-}
+/** Return the colours of few to many, evenly apart. */
+export const heat = () => [0, 1, 2, 3, 4].map((at) => token(`--heat-${at}`));
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 

@@ -1,41 +1,54 @@
-// What charts drawn by hand share: a canvas that fits its box, marks that can be pointed at, reached with the
-// arrow keys and chosen, and a brush.
+// What charts by ECharts share: the library, loaded when the first of them is shown; a drawing that fits its box; and
+// above it marks that can be pointed at, reached with the arrow keys and chosen, and a brush.
 
 import { h } from "../dom.js";
 import { token } from "../theme.js";
 import { hideTip, showTip } from "./tip.js";
 
 const BRUSH_PX = 6;
+let library = null;
+let loading = null;
+
+const load = () => (loading ??= import("../../vendor/echarts.js").then((module) => (library = module)));
 
 /**
  * Make a plot.
  *
- * `draw(context, width, height, colours)` draws, and returns marks `{x, y, width, height, label, heading, lines, data}`;
- * `onmark(data, point)` is called for a mark that was clicked, or entered on the keyboard, and
- * `onbrush(from, to, point)` for a rectangle that was drawn, in pixels; `brush` is "x", "xy" or nothing.
+ * `draw({width, height, colours, font})` returns the options of ECharts, and `marksOf(pixel)` the marks
+ * `{x, y, width, height, label, heading, lines, data}`, where `pixel(point, axes)` says where a point is.
+ * `onmark(data, point)` is called for a mark that was clicked, or entered on the keyboard, and `onbrush(from, to)`
+ * for a rectangle that was drawn, with points of the axes `brushed`; `brush` is "x", "xy" or nothing. Axes are
+ * `{xAxisIndex, yAxisIndex}`.
  */
-export function makePlot({ label, draw, onmark, onbrush, brush }) {
-  const canvas = h("canvas", { "aria-hidden": "true" });
+export function makePlot({ label, draw, marksOf, onmark, onbrush, brush, brushed }) {
+  const drawing = h("div.drawing", { "aria-hidden": "true" });
   const said = h("span.unseen", { "aria-live": "polite" });
   const ring = h("div.ring", { hidden: true });
   const band = h("div.brush", { hidden: true });
   const keys = `${onmark ? "Arrow keys move between marks, Enter chooses one." : ""}`;
-  const root = h("div.plot", { tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": `${label}. ${keys}` }, canvas, band, ring, said);
-  const state = { marks: [], at: -1, from: null, width: 0, height: 0 };
+  const root = h("div.plot", { tabindex: "0", role: "application", "aria-roledescription": "chart", "aria-label": `${label}. ${keys}` }, drawing, band, ring, said);
+  const state = { chart: null, marks: [], at: -1, from: null, width: 0, height: 0, over: false };
 
   const render = () => {
     const { width, height } = root.getBoundingClientRect();
-    if (!width || !height) return;
-    const ratio = devicePixelRatio || 1;
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-    canvas.style.setProperty("width", `${width}px`);
-    canvas.style.setProperty("height", `${height}px`);
-    const context = canvas.getContext("2d");
-    context.scale(ratio, ratio);
-    context.font = `12px ${token("--font")}`;
-    Object.assign(state, { width, height, marks: draw(context, width, height, colours()) });
+    if (state.over || !width || !height) return;
+    // The size is given, and nothing moves: what is live changes twice a second.
+    state.chart ??= library.init(drawing, null, { renderer: "canvas", locale: "EN", width, height });
+    state.chart.resize({ width, height, silent: true });
+    const look = { width, height, colours: colours(), font: token("--font") };
+    state.chart.setOption({ animation: false, textStyle: { fontFamily: look.font }, ...draw(look) }, { notMerge: true, silent: true });
+    Object.assign(state, { width, height, marks: marksOf((point, axes) => state.chart.convertToPixel(axes, point)) });
     root.dataset.marks = state.marks.length;
+  };
+  const renderOnceLoaded = () => {
+    if (library) return render();
+    if (!root.querySelector(".bones")) root.append(h("div.bones", { "aria-hidden": "true" }, h("i")));
+    const loaded = () => root.querySelector(".bones")?.remove();
+    return load().then(() => (loaded(), render()), () => {
+      loading = null;
+      loaded();
+      root.append(h("p.note", { role: "alert" }, "What draws this chart could not be loaded: load the page again. Its numbers are there as a table."));
+    });
   };
   const hit = ({ offsetX: x, offsetY: y }) => state.marks.findIndex((one) => x >= one.x && x < one.x + one.width && y >= one.y && y < one.y + one.height);
   const point = (mark) => {
@@ -63,7 +76,7 @@ export function makePlot({ label, draw, onmark, onbrush, brush }) {
   });
   root.addEventListener("pointerleave", hideTip);
   root.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0 || !brush || event.pointerType === "touch") return;
+    if (event.button !== 0 || !brush || !state.chart || event.pointerType === "touch") return;
     state.from = { x: event.offsetX, y: event.offsetY };
     root.setPointerCapture(event.pointerId);
   });
@@ -86,7 +99,8 @@ export function makePlot({ label, draw, onmark, onbrush, brush }) {
     state.from = null;
     band.hidden = true;
     state.brushed = moved;
-    if (moved) onbrush(box, { x: event.clientX, y: event.clientY });
+    const values = (x, y) => state.chart.convertFromPixel(brushed, [x, y]);
+    if (moved) onbrush(values(box.left, box.bottom), values(box.right, box.top));
   });
   root.addEventListener("pointercancel", () => {
     state.from = null;
@@ -116,42 +130,27 @@ export function makePlot({ label, draw, onmark, onbrush, brush }) {
     focusMark(-1);
     hideTip();
   });
-  const seen = new ResizeObserver(render);
+  const seen = new ResizeObserver(renderOnceLoaded);
   seen.observe(root);
-  const repaint = () => render();
+  const repaint = () => state.chart && render();
   document.addEventListener("theme", repaint);
   return {
-    root, render,
-    canvases: () => [canvas],
+    root,
+    canvases: () => (state.chart ? [state.chart.renderToCanvas({ pixelRatio: devicePixelRatio || 1 })] : []),
     destroy() {
+      state.over = true;
       seen.disconnect();
       document.removeEventListener("theme", repaint);
+      state.chart?.dispose();
       hideTip();
     },
   };
 }
 
-const colours = () => ({ ink: token("--ink"), soft: token("--ink-3"), grid: token("--grid"), panel: token("--panel"), first: token("--series-1") });
+const colours = () => ({ ink: token("--ink"), soft: token("--ink-3"), grid: token("--grid"), line: token("--line-strong"), other: token("--series-other") });
 
-/** Return at most `count` round numbers from `low` to `high`. */
-export function ticks(low, high, count) {
-  const span = high - low || Math.abs(high) || 1;
-  const raw = span / Math.max(1, count);
-  const power = 10 ** Math.floor(Math.log10(raw));
-  const step = power * ([1, 2, 5, 10].find((one) => one * power >= raw) ?? 10);
-  const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-9; at += step) found.push(Math.abs(at) < step * 1e-9 ? 0 : at);
-  return found;
-}
+/** Return options of an axis of which only the labels are seen, and what `more` adds. */
+export const plainAxis = ({ colours: { soft } }, more) => ({ type: "value", axisLine: { show: false }, axisTick: { show: false }, splitLine: { show: false }, ...more, axisLabel: { color: soft, showMinLabel: true, showMaxLabel: true, ...more.axisLabel } });
 
-/** Return a text cut to a width, with an ellipsis. */
-export function cut(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let [low, high] = [0, text.length];
-  while (low < high) {
-    const middle = Math.ceil((low + high) / 2);
-    if (context.measureText(`${text.slice(0, middle)}…`).width <= width) low = middle;
-    else high = middle - 1;
-  }
-  return low ? `${text.slice(0, low)}…` : "";
-}
+/** Return options of a text that is small, beside the axes. */
+export const words = ({ colours: { soft }, font }, text, left, top, more) => ({ text, left, top, padding: 0, textVerticalAlign: "top", textStyle: { color: soft, fontFamily: font, fontSize: 12, fontWeight: 400, ...more } });

@@ -39,5 +39,36 @@ export function lines(result) {
   return { times, metrics, groups, lines: ordered.flatMap(([, group], order) => group.map((one) => ({ ...one, order }))) };
 }
 
+/**
+ * Return the buckets of values that rows are in, which are even, or grow as 1, 2, 5, 10.
+ *
+ * `bounds` rise; `placeOf(row)` is the place of a row's bucket; `around(from, to)` is the range of the
+ * buckets between two places; `labels(count, text)` are options for an axis of places, with about `count` round bounds.
+ */
+export function bucketsOf(rows, low, high) {
+  const known = [...new Set(rows.flatMap((row) => [row[low], row[high]]))].sort((one, other) => one - other);
+  const step = rows.length ? rows[0][high] - rows[0][low] : 1;
+  const isWhole = (number) => Math.abs(number - Math.round(number)) < 1e-6;
+  const isEven = rows.every((row) => isWhole((row[high] - row[low]) / step));
+  const bounds = known.slice(0, 1);
+  for (const one of known.slice(1)) {
+    // A bucket without rows may not be in the answer.
+    for (let left = isEven ? Math.round((one - bounds.at(-1)) / step) : 1; left > 1; left -= 1) bounds.push(bounds.at(-1) + step);
+    bounds.push(one);
+  }
+  const places = new Map(bounds.map((bound, at) => [bound, at]));
+  const last = Math.max(1, bounds.length - 1);
+  return {
+    bounds, last,
+    placeOf: (row) => places.get(row[low]),
+    around: (from, to) => ({ low: bounds[Math.max(0, Math.floor(from))], high: bounds[Math.min(last, Math.ceil(to))] }),
+    labels(count, text) {
+      const every = (isEven ? [1, 2, 4, 5, 10, 20, 40] : [1, 3, 6, 9]).find((one) => one >= last / Math.max(1, count)) ?? last;
+      const first = Math.max(0, bounds.findIndex((one) => isWhole(isEven ? one / step / every : Math.log10(one))));
+      return { customValues: bounds.flatMap((_, at) => (at >= first && (at - first) % every === 0 ? [at] : [])), formatter: (at) => text(bounds[at]) };
+    },
+  };
+}
+
 /** Return whether a metric is a count or a sum, whose groups may be stacked. */
 export const isTotal = (name) => /^(count|rate|sum|sum_rate)\b/.test(name);

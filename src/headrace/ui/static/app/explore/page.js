@@ -113,6 +113,7 @@ class Explore {
     this.tabs = tabs;
     const selected = tabs.querySelector("[aria-selected=true]");
     if (had) selected.focus();
+    tabs.scrollLeft += selected.getBoundingClientRect().left - tabs.getBoundingClientRect().left - 60; // for telephones
   }
 
   barParts() {
