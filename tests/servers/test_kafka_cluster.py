@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.servers.test_kafka_jobs import clicks, counting, feed, running_totals
 from tests.support.kafka import CLIENTS, KafkaServer, Topics
 from tests.support.processes import SystemClock, until
 from tests.support.runs import JobControl, RetryPolicy, drive_part
+from tests.support.soak import more
 
 from headrace.bus import open_bus
 from headrace.testing import TestDriver
@@ -47,31 +49,38 @@ def url(brokers: list[KafkaServer], topic: str, **options: str) -> str:
     return brokers[0].url(topic, **options).replace(brokers[0].address, hosts, 1)
 
 
+@pytest.mark.parametrize("lost", more([[1]], [[1], [2, 1]]), ids=len)
 def test_a_lost_broker_and_leaders_that_move_lose_and_double_nothing(
-    brokers: list[KafkaServer], tmp_path: Path
+    brokers: list[KafkaServer], tmp_path: Path, lost: list[int]
 ) -> None:
     """One after the other is lost and comes back; whoever leads or coordinates moves."""
     topics = Topics(brokers[0].address)
     until(lambda: topics.brokers() == 3, "three brokers")
-    topics.create("in", 2, copies=3)
-    rows = clicks(0, 90)
-    feed(topics, "in", rows[:30])
-    more = {"key": "user", "partitions": "3", "socket__timeout__ms": "20000"}
-    job = counting(url(brokers, "in", socket__timeout__ms="20000"), url(brokers, "out", **more))
+    source, target = f"in-{len(lost)}", f"out-{len(lost)}"
+    topics.create(source, 2, copies=3)
+    rows = clicks(0, 30 * len(lost) + 30)
+    feed(topics, source, rows[:30])
+    options = {"key": "user", "partitions": "3", "socket__timeout__ms": "20000"}
+    inputs = url(brokers, source, socket__timeout__ms="20000")
+    job = counting(inputs, url(brokers, target, **options))
     leaders = []
+
+    def led() -> set[tuple[str, int, int]]:
+        return topics.leaders(source) | topics.leaders(target)
+
     with TestDriver(job, tasks=2, home=tmp_path / "home", memory_bus=False) as driver:
         driver.run()
-        for part, lost in ((1, brokers[1]), (2, brokers[2])):
-            leaders.append(topics.leaders("in") | topics.leaders("out"))
-            lost.kill()
-            feed(topics, "in", rows[30 * part : 30 * part + 30])
+        for part, number in enumerate(lost, 1):
+            leaders.append(led())
+            brokers[number].kill()
+            feed(topics, source, rows[30 * part : 30 * part + 30])
             retry = RetryPolicy(SystemClock(), JobControl().stop, 120.0, print)
             retry.retry_while_blocked(driver.run)
-            leaders.append(topics.leaders("in") | topics.leaders("out"))
-            lost.start()
-            until(lambda: topics.in_sync("in", 3), "the broker that came back")
-            until(lambda: topics.in_sync("out", 3), "the broker that came back")
-    assert sent(topics, "out") == running_totals(rows)
+            leaders.append(led())
+            brokers[number].start()
+            for topic in (source, target):
+                until(partial(topics.in_sync, topic, 3), "the broker that came back")
+    assert sent(topics, target) == running_totals(rows)
     assert any(before != after for before, after in zip(leaders[::2], leaders[1::2], strict=True))
 
 

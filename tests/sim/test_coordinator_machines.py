@@ -26,7 +26,7 @@ EACH = 500
 
 MOST_STEPS = 3_000
 CALM = 8
-QUICK = range(4)
+QUICK = range(2)
 met: Counter[str] = Counter()
 batches: set[int] = set()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -33,16 +34,27 @@ class World:
 
     A reader is a job; each hold or release is asked by some generation of it. ``kept`` has the
     offsets that must be there for each reader.
+
+    Args:
+        root: of the bus.
+        like: another one, closed, whose files are copied.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, like: World | None = None) -> None:
         self.root, self.rows = root, 0
         self.newest: dict[str, int] = {}
         self.kept: dict[str, set[int]] = {}
         self.low: dict[str, int] = {}
+        if like is None:
+            self.bus = FileBus(root, OPTIONS)
+            self.stream = self.bus.create(SPEC)
+            self.append(12)
+            return
+        shutil.copytree(like.root, root)
+        self.rows, self.newest, self.low = like.rows, dict(like.newest), dict(like.low)
+        self.kept = {reader: set(kept) for reader, kept in like.kept.items()}
         self.bus = FileBus(root, OPTIONS)
-        self.stream = self.bus.create(SPEC)
-        self.append(12)
+        self.stream = self.bus.stream("c")
 
     def actor(self, step: Callable[[], None]) -> FileBus:
         return FileBus(self.root, OPTIONS, files=SteppedFiles(step))
@@ -211,12 +223,14 @@ def _idle(world: World) -> None:
         world.hold(bus, Fence("other", world.newest["other"]), 2)
 
 
-def _prepared(root: Path) -> tuple[World, Fence]:
-    world = World(root)
-    fence = world.take_over("job")
-    world.hold(world.bus, fence, 8)
+@pytest.fixture(scope="module")
+def held(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A stream that two jobs hold; tests copy it."""
+    world = World(tmp_path_factory.mktemp("held") / "bus")
+    world.hold(world.bus, world.take_over("job"), 8)
     world.hold(world.bus, world.take_over("other"), 9)
-    return world, fence
+    world.bus.close()
+    return world
 
 
 MEANWHILE = (_successor, _restarted, _other, _idle)
@@ -227,13 +241,13 @@ SINGLE = [
 
 @pytest.mark.parametrize(("act", "meanwhile", "dies"), more(SINGLE[::3], SINGLE))
 def test_whoever_is_frozen_at_any_step_stops_nobody_and_takes_no_row_that_is_held(
-    tmp_path: Path, act: str, meanwhile: Callable[[World], None], dies: bool
+    tmp_path: Path, held: World, act: str, meanwhile: Callable[[World], None], dies: bool
 ) -> None:
     """Others take over, hold, release and compact; then it wakes up, or dies there."""
     at, is_over = 0, False
     while not is_over:
         at += 1
-        world, fence = _prepared(tmp_path / str(at))
+        world, fence = World(tmp_path / str(at), held), Fence("job", held.newest["job"])
         frozen = Actor(world, at, partial(meanwhile, world), dies=dies)
         with frozen.living() as bus:
             ACTS[act](world, bus, fence)
@@ -248,13 +262,13 @@ def test_whoever_is_frozen_at_any_step_stops_nobody_and_takes_no_row_that_is_hel
 
 @pytest.mark.parametrize("seed", more(range(2), range(200)))
 def test_two_that_are_frozen_within_each_other_take_no_row_that_is_held(
-    tmp_path: Path, seed: int
+    tmp_path: Path, held: World, seed: int
 ) -> None:
     """At any two of their steps, and the later one wakes up or dies first."""
     dice = random.Random(seed)
     happened = 0
     for number in range(15):
-        world, fence = _prepared(tmp_path / str(number))
+        world, fence = World(tmp_path / str(number), held), Fence("job", held.newest["job"])
         meanwhile = partial(dice.choice(MEANWHILE), world)
         inner = Actor(world, dice.randrange(1, 20), meanwhile, dies=dice.random() < 0.3)
 
@@ -324,8 +338,10 @@ def _anything(world: World, bus: FileBus, dice: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", more([0, 1, 2, 107, 137], range(200)))
-def test_step_by_step_in_turns_no_row_is_taken_that_is_held(tmp_path: Path, seed: int) -> None:
+def test_step_by_step_in_turns_no_row_is_taken_that_is_held(
+    tmp_path: Path, held: World, seed: int
+) -> None:
     """They wake up in any order, between any steps of the others."""
-    world, _ = _prepared(tmp_path)
+    world = World(tmp_path / "bus", held)
     assert _run(world, random.Random(seed)) > 30
     world.settle()

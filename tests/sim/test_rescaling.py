@@ -75,7 +75,7 @@ def test_rescales_among_crashes_merges_and_lost_disks(seed: int, cheap_merges: N
     kind = KINDS[seed % 3]
     with TestDriver(JOBS[kind], tasks=3, hosts=2, seed=seed, keep_epochs=3) as driver:
         world = World(driver, rng)
-        for number in range(14):
+        for number in range(9):
             world.feed(30)
             driver.run()
             if number % 2:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from tests.support.changes import record
 from tests.support.limits import limit
 from tests.support.plans import ORDERS, CommitStep, Semantics
-from tests.support.soak import examples
+from tests.support.soak import crossed, examples
 
 import headrace as hr
 from headrace import Job
@@ -157,8 +157,7 @@ def test_a_crash_at_every_step_loses_and_doubles_what_the_order_says(
         assert run.state() in {(0, 0), (40, 0), (0, 40)}, "an epoch's records share their fate"
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize(("cell", "nth"), crossed(CELLS, [1, 2]))
 def test_an_older_driver_may_win_a_manifest_after_another_has_begun(
     cell: tuple[str, str], nth: int
 ) -> None:
@@ -189,8 +188,10 @@ def test_the_orders_lose_and_double_only_where_they_may() -> None:
             assert may_double == (semantics == LEAST), cell
 
 
-@pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("point", ["slot.ran", "slot.segment_written", "slot.output_written"])
+@pytest.mark.parametrize(
+    ("cell", "point"),
+    crossed(CELLS, ["slot.ran", "slot.segment_written", "slot.output_written"]),
+)
 def test_a_dead_slot_alone_loses_and_doubles_nothing(cell: tuple[str, str], point: str) -> None:
     """Work before the commit has no effect that is seen, so it may be done again."""
     with running(counter(*cell)) as run:
@@ -201,8 +202,10 @@ def test_a_dead_slot_alone_loses_and_doubles_nothing(cell: tuple[str, str], poin
         assert (run.state(), run.output(cell[1])) == (Found(0, 0), Found(0, 0))
 
 
-@pytest.mark.parametrize("point", ["output.emitted", "commit.written", "epoch.output_published"])
-@pytest.mark.parametrize("memory_bus", [True, False])
+@pytest.mark.parametrize(
+    ("point", "memory_bus"),
+    crossed(["output.emitted", "commit.written", "epoch.output_published"], [True, False]),
+)
 def test_outputs_of_all_semantics_in_one_job(point: str, memory_bus: bool) -> None:
     """The state is exact, and so is one output; the others keep to their own."""
     with running(counter(EXACTLY, LEAST, MOST, EXACTLY), memory_bus=memory_bus) as run:

@@ -55,7 +55,7 @@ def check(data: Any, window: Window, *, is_exact: bool) -> None:
     "kind", ["tumbling", "hopping", "hopping that does not divide", "session", "sliding"]
 )
 @given(data=st.data())
-@settings(max_examples=examples(15))
+@settings(max_examples=examples(8))
 def test_without_a_trigger_each_window_is_sent_once(kind: str, data: Any) -> None:
     grace = data.draw(st.sampled_from(["0ms", "9ms"]))
     check(data, window_of(kind, allowed_lateness=grace), is_exact=False)
@@ -64,7 +64,7 @@ def test_without_a_trigger_each_window_is_sent_once(kind: str, data: Any) -> Non
 @pytest.mark.parametrize("early", EARLY, ids=str)
 @pytest.mark.parametrize("kind", ["tumbling", "hopping", "hopping that does not divide", "session"])
 @given(data=st.data())
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(3))
 def test_early_results_by_event_time_follow_from_the_log(
     kind: str, early: dict[str, Any], data: Any
 ) -> None:
@@ -77,7 +77,7 @@ def test_early_results_by_event_time_follow_from_the_log(
     "kind", ["tumbling", "hopping", "hopping that does not divide", "session", "sliding"]
 )
 @given(data=st.data())
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(3))
 def test_late_records_end_in_what_the_log_has(kind: str, early: dict[str, Any], data: Any) -> None:
     """Whatever came between, a reader that follows the results holds those of the whole log."""
     updates = data.draw(st.sampled_from(UPDATES if early else UPDATES[:2]))
@@ -90,7 +90,7 @@ def test_late_records_end_in_what_the_log_has(kind: str, early: dict[str, Any], 
 @pytest.mark.parametrize("early", [ROWS, ROWS_OR_TIME], ids=str)
 @pytest.mark.parametrize("kind", ["tumbling", "hopping", "session"])
 @given(data=st.data())
-@settings(max_examples=examples(5))
+@settings(max_examples=examples(3))
 def test_early_results_by_number_end_in_what_the_log_has(
     kind: str, early: dict[str, Any], data: Any
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.spark.hosts import HOSTS
 from tests.support.processes import MODULES
 from tests.support.runs import World
 
@@ -16,12 +17,23 @@ from headrace.testing.cluster import SparkCluster
 sys.path += MODULES.split(os.pathsep)  # hosts of a cluster have the path of this process
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    """Three hosts of one core, and no process of theirs left at the end."""
-    with SparkCluster(tmp_path / "cluster", workers=3) as running:
+@pytest.fixture(scope="session")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """Three hosts of one core for all tests of a cluster, and no process left at the end."""
+    with SparkCluster(tmp_path_factory.mktemp("cluster"), workers=HOSTS) as running:
         yield running
     assert running.processes() == []
+
+
+@pytest.fixture
+def cluster(shared_cluster: SparkCluster) -> SparkCluster:
+    """All hosts, also those that the test before has killed."""
+    lost = [number for number in range(HOSTS) if not shared_cluster.of(f"worker-{number}")]
+    for number in lost:
+        shared_cluster.start_worker(number)
+    for number in lost:
+        shared_cluster.await_worker(number)
+    return shared_cluster
 
 
 @pytest.fixture

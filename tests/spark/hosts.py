@@ -8,6 +8,8 @@ from pathlib import Path
 from tests.support.runs import World
 
 JOB = "shuffling"
+HOSTS = 3
+"""That the cluster of the fixture has, each of one core."""
 
 
 def small_executors() -> tuple[str, ...]:

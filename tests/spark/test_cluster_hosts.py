@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.spark.hosts import JOB, homes, is_covered, world_on
+from tests.spark.hosts import HOSTS, JOB, homes, is_covered, world_on
 from tests.spark.story import story
 from tests.support.homes import FILES
 from tests.support.hosts import EventKind
@@ -22,28 +22,8 @@ from headrace.testing.cluster import SparkCluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
-HOSTS = 3
 WAIT_S = 60.0
 FED_S = 240.0
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Three hosts of one core, and no process of theirs left at the end."""
-    with SparkCluster(tmp_path_factory.mktemp("cluster"), workers=HOSTS) as running:
-        yield running
-    assert running.processes() == []
-
-
-@pytest.fixture
-def cluster(shared: SparkCluster) -> SparkCluster:
-    """All hosts, also those that the test before has killed."""
-    lost = [number for number in range(HOSTS) if not shared.of(f"worker-{number}")]
-    for number in lost:
-        shared.start_worker(number)
-    for number in lost:
-        shared.await_worker(number)
-    return shared
 
 
 def host_id(cluster: SparkCluster, number: int) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.spark.hosts import small_executors
+from tests.spark.hosts import HOSTS, small_executors
 from tests.support.cli import done, headrace
 from tests.support.homes import Home
 from tests.support.processes import Started, until
@@ -27,15 +27,6 @@ while read -r line; do
 done
 """
 """Keeps each row, sends it on, and acknowledges."""
-
-HOSTS = 2
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    with SparkCluster(tmp_path / "cluster", workers=HOSTS) as running:
-        yield running
-    assert running.processes() == []
 
 
 class Orders(Home):
@@ -83,7 +74,9 @@ def test_partitions_of_a_lost_host_continue_on_another(
     orders.feed()
     pipe = started.start(*words)
     until(lambda: orders.is_copied, "the first rows")
-    until(lambda: hosts(started) == {"127.0.0.2", "127.0.0.3"}, "clients on both hosts")
+    until(
+        lambda: hosts(started) == {cluster.address(number) for number in range(HOSTS)}, "all hosts"
+    )
     again = headrace("pipe", "--home", orders.home, *words[1:])
     assert again.code == 4
     assert "of stream 'orders' is read by process" in again.err
@@ -92,7 +85,7 @@ def test_partitions_of_a_lost_host_continue_on_another(
     orders.feed()
     until(lambda: orders.is_copied, "the rows after the loss")
     assert "executor on 127.0.0.2 is gone; partitions are dealt again" in started.said(0)
-    assert hosts(started) == {"127.0.0.3"}
+    assert hosts(started) == {"127.0.0.3", "127.0.0.4"}
 
     orders.feed()
     until(lambda: orders.is_copied, "the last rows")

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from tests.support.jobs import counting
-from tests.support.runs import ROOT, Epochs, World, on_spark, run_driver, until
+from tests.support.runs import ROOT, Epochs, EpochSummary, World, on_spark, run_driver, until
 
 pytestmark = pytest.mark.spark
 NAME = "headrace counting"
@@ -52,15 +52,51 @@ def read(url: str) -> str:
         return str(answer.read().decode())
 
 
+def stages_of(spark: SparkSession, epoch: int) -> dict[int, Any]:
+    """Return what Spark's page has of the stages of an epoch that are complete, by level."""
+    context = spark.sparkContext
+    api = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
+    stages: dict[int, Any] = {}
+    for job in json.loads(read(f"{api}/jobs?status=succeeded")):
+        described = job.get("description", "")
+        if found := re.match(rf"counting epoch {epoch} level (\d):", described):
+            [stage] = json.loads(read(f"{api}/stages/{job['stageIds'][0]}"))
+            if stage["status"] == "COMPLETE":
+                stages[int(found[1])] = stage
+    return stages
+
+
+def check_stages(stages: dict[int, Any], epoch: EpochSummary) -> None:
+    """What the slots of an epoch of 400 rows did is on the pages of its stages."""
+    source, keyed = (
+        {one["name"]: int(one["value"]) for one in stages[level]["accumulatorUpdates"]}
+        for level in (0, 1)
+    )
+    assert source["rows read"] == stages[0]["inputRecords"] == epoch.rows == 400
+    assert source["rows exchanged"] == keyed["rows read"] == 800  # by id, and by kind
+    assert source["bytes exchanged"] > 0
+    assert keyed["rows sent"] == stages[1]["outputRecords"] == epoch.output_rows > 0
+    assert keyed["bytes sent"] == stages[1]["outputBytes"] > 0
+    assert keyed["state bytes"] > 0
+    assert keyed["entries changed"] > 0
+    assert keyed["run, ms"] > 0
+
+
 def test_committed_epochs_are_the_progress_of_a_query(spark: SparkSession, world: World) -> None:
+    """And what their slots did is on the pages of their stages."""
     world.feed(200)
     found: list[Any] = []
+    stages: dict[int, Any] = {}
     seen = Seen()
 
     def shown() -> bool:
         mine = [one for query in queries(spark) for one in query.recentProgress]
         found[:] = [one for one in mine if one["numInputRows"]]
         return bool(found) and seen.rows > 0
+
+    def complete(epoch: int) -> bool:
+        stages.update(stages_of(spark, epoch))
+        return len(stages) == 2
 
     def look(epochs: Epochs) -> None:
         if len(epochs) == 1:
@@ -70,6 +106,7 @@ def test_committed_epochs_are_the_progress_of_a_query(spark: SparkSession, world
             [query] = queries(spark)
             assert query.isActive
             query.stop()  # as anybody can, which is nothing to the job
+            until(lambda: complete(epochs[0].epoch), "the stages of the first epoch are shown")
             world.feed(10)
         elif sum(epochs.rows) == 420:
             epochs.stop()
@@ -104,46 +141,7 @@ def test_committed_epochs_are_the_progress_of_a_query(spark: SparkSession, world
     assert sum(epochs.rows) == 420
     assert queries(spark) == []
     assert notices == []
-
-
-def test_what_slots_did_is_on_the_page_of_their_stage(spark: SparkSession, world: World) -> None:
-    world.feed(150)
-    context = spark.sparkContext
-    api = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}"
-    stages: dict[int, Any] = {}
-
-    def look(epochs: Epochs) -> None:
-        number = epochs[0].epoch
-
-        def complete() -> bool:
-            for job in json.loads(read(f"{api}/jobs")):
-                [level] = re.findall(
-                    rf"counting epoch {number} level (\d):", job.get("description", "")
-                ) or [""]
-                if level and job["status"] == "SUCCEEDED":
-                    [stage] = json.loads(read(f"{api}/stages/{job['stageIds'][0]}"))
-                    if stage["status"] == "COMPLETE":
-                        stages.setdefault(int(level), stage)
-            return len(stages) == 2
-
-        if len(epochs) == 1:
-            until(complete, "the stages of the first epoch are shown")
-            epochs.stop()
-
-    _, epochs = on_spark(counting(), world.settings("spark.progress=on"), look)
-
-    source, keyed = (
-        {one["name"]: int(one["value"]) for one in stages[level]["accumulatorUpdates"]}
-        for level in (0, 1)
-    )
-    assert source["rows read"] == stages[0]["inputRecords"] == epochs[0].rows == 300
-    assert source["rows exchanged"] == keyed["rows read"] == 600  # by id, and by kind
-    assert source["bytes exchanged"] > 0
-    assert keyed["rows sent"] == stages[1]["outputRecords"] == epochs[0].output_rows > 0
-    assert keyed["bytes sent"] == stages[1]["outputBytes"] > 0
-    assert keyed["state bytes"] > 0
-    assert keyed["entries changed"] > 0
-    assert keyed["run, ms"] > 0
+    check_stages(stages, first)
 
 
 def test_a_query_that_cannot_start_is_a_warning(spark: SparkSession, world: World) -> None:
@@ -201,6 +199,7 @@ def history_server(folder: Path, logs: Path) -> Iterator[str]:
         process.wait()
 
 
+@pytest.mark.soak
 def test_the_history_server_reads_what_a_job_did(world: World, tmp_path: Path) -> None:
     world.feed(100)
     logs = tmp_path / "events"

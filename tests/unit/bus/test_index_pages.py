@@ -12,7 +12,7 @@ from headrace.testing import ManualClock
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.int64())])
 SPEC = StreamSpec("s", 1, SCHEMA, "at")
-PAGED = BusOptions(fsync=Fsync.NEVER, segment_bytes=3000, index_entries=300)
+PAGED = BusOptions(fsync=Fsync.NEVER, segment_bytes=3000, index_entries=150)
 ME = Producer("me", "")
 
 
@@ -35,11 +35,11 @@ def indexes(root: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A partition of 1,500 appends in five index files."""
+    """A partition of 750 appends in five index files."""
     root = tmp_path_factory.mktemp("long")
     with FileBus(root, PAGED) as bus:
         stream = bus.create(SPEC)
-        for number in range(1500):
+        for number in range(750):
             stream.append(0, rows(number), producer=ME, sequence=number)
     assert len(indexes(root)) == 5
     return root
@@ -49,19 +49,19 @@ def test_all_that_is_asked_of_pages_is_as_in_memory(long: Path) -> None:
     dice = random.Random(3)
     with FileBus(long, PAGED) as bus, MemoryBus() as memory:
         stream, expected = bus.stream("s"), memory.create(SPEC)
-        for number in range(1500):
+        for number in range(750):
             expected.append(0, rows(number))
         assert expected.ends() == stream.ends()
-        assert expected.stored()[0].rows == stream.stored()[0].rows == 1500
+        assert expected.stored()[0].rows == stream.stored()[0].rows == 750
         assert expected.stored() == stream.stored()
         assert expected.time_range(0) == stream.time_range(0)
-        for last in (299, 599, 899, 1199):  # of an index file
+        for last in (149, 299, 449, 599):  # of an index file
             assert stream.offset_at(0, 100 * last - 20_000) == last
         for _ in range(100):
-            start = dice.randrange(1500)
-            stop = dice.randint(start, 1500)
+            start = dice.randrange(750)
+            stop = dice.randint(start, 750)
             assert list(range(start, stop)) == ids_of(stream, start, stop)
-            time_ms = dice.randrange(-22_000, 131_000)
+            time_ms = dice.randrange(-22_000, 56_000)
             assert expected.offset_at(0, time_ms) == stream.offset_at(0, time_ms)
 
 
@@ -78,23 +78,23 @@ def test_who_opens_and_appends_reads_no_older_index_file(long: Path, tmp_path: P
     damaged.write_bytes(good[:128] + bytes(reversed(good[128:])))
     with FileBus(tmp_path, PAGED) as bus:
         stream = bus.stream("s")
-        assert stream.ends() == [1500]
-        assert stream.append(0, rows(1500), producer=ME, sequence=1500).first_offset == 1500
-        again = stream.append(0, rows(1500), producer=ME, sequence=1500)
-        assert (again.duplicate, again.first_offset) == (True, 1500)
-        assert stream.stored()[0].rows == 1501
-        assert ids_of(stream, 1200) == list(range(1200, 1501))
+        assert stream.ends() == [750]
+        assert stream.append(0, rows(750), producer=ME, sequence=750).first_offset == 750
+        again = stream.append(0, rows(750), producer=ME, sequence=750)
+        assert (again.duplicate, again.first_offset) == (True, 750)
+        assert stream.stored()[0].rows == 751
+        assert ids_of(stream, 600) == list(range(600, 751))
         with pytest.raises(CorruptDataError, match=damaged.name):
-            ids_of(stream, 700)
+            ids_of(stream, 350)
 
 
 def test_every_older_index_file_that_is_cut_is_found_by_who_reads_there(long: Path) -> None:
     for number, path in enumerate(indexes(long)[:-1]):
         good = path.read_bytes()
-        for entries in (0, 1, 3, 150, 299):
+        for entries in (0, 1, 3, 75, 149):
             path.write_bytes(good[: 128 * entries])
             with FileBus(long, PAGED) as bus, pytest.raises(CorruptDataError, match=path.name):
-                ids_of(bus.stream("s"), 300 * number)
+                ids_of(bus.stream("s"), 150 * number)
         path.write_bytes(good)
 
 
@@ -103,23 +103,23 @@ def test_retention_by_age_and_bytes_trims_in_pages_as_in_memory(tmp_path: Path) 
     dice = random.Random(5)
     with FileBus(tmp_path, PAGED, clock=clock) as bus:
         stream = bus.create(SPEC)
-        for number in range(1000):
+        for number in range(500):
             clock.advance(10)
             stream.append(0, rows(number))
-        size = stream.stored()[0].bytes // 1000
-        stream.configure(retain_bytes=600 * size)
+        size = stream.stored()[0].bytes // 500
+        stream.configure(retain_bytes=300 * size)
         begin = stream.trim(0)
-        assert 370 < begin <= 400
-        assert stream.stored()[0].rows == 1000 - begin
-        stream.configure(retain_bytes=None, retain_ms=3000)
+        assert 170 < begin <= 200
+        assert stream.stored()[0].rows == 500 - begin
+        stream.configure(retain_bytes=None, retain_ms=1500)
         aged = stream.trim(0)
-        assert 670 < aged <= 700
-        assert list(range(aged, 1000)) == ids_of(stream, aged)
-        for number in range(1000, 1400):
+        assert 320 < aged <= 350
+        assert list(range(aged, 500)) == ids_of(stream, aged)
+        for number in range(500, 700):
             clock.advance(10)
             stream.append(0, rows(number))
             (begin,) = stream.begins()
-            assert number - 300 - 40 <= begin <= number - 300 + 1
+            assert number - 150 - 40 <= begin <= number - 150 + 1
             at = dice.randint(begin, number)
             assert ids_of(stream, at) == list(range(at, number + 1))
         assert len(indexes(tmp_path)) < 50
