@@ -19,7 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.bus import LogAwayError
 from headrace.clock import Deadline, SystemClock
@@ -28,6 +31,7 @@ from headrace.faults import fault
 from headrace.files import Bytes
 from headrace.graph.sinks import Receiver, ReceiverAwayError, Sink, SinkEpoch, SinkSite
 from headrace.kafka.address import TopicAddress
+from headrace.kafka.batch_calls import BatchCalls
 from headrace.kafka.clients import (
     CLIENTS,
     MOVING_S,
@@ -178,17 +182,11 @@ class KafkaSink(Sink):
     ) -> Iterator[pa.RecordBatch]:
         encode, most = encoder_of(self.topic, schema), self.most_bytes
         for batch in batches:
-            keys = encoded_keys(batch, self.topic.key)
-            values = encode(batch)
-            for key, value in zip(keys, values, strict=True):
-                size = len(key or b"") + len(value or b"")
-                if size > most:
-                    raise self._too_large(size, most, key)
-            columns = [keys, values, self._times(batch), self._headers(batch)]
-            arrays = [
-                one if isinstance(one, pa.Array) else pa.array(one, field.type)
-                for one, field in zip(columns, MESSAGES, strict=True)
-            ]
+            keys, values = encoded_keys(batch, self.topic.key), encode(batch)
+            sizes = _lengths(keys) + _lengths(values)
+            if len(over := np.flatnonzero(sizes > most)):
+                raise self._too_large(int(sizes[over[0]]), most, keys[int(over[0])].as_py())
+            arrays = [keys, values, self._times(batch), self._headers(batch)]
             yield pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
 
     @property
@@ -242,6 +240,7 @@ class TransactionalReceiver(Receiver):
         default = f"headrace.{site.job}.{site.operator}"
         self._name = self._address.option("group") or default
         self._producer: Any = None
+        self._batches: BatchCalls | None = None
         self._consumer: Any = None
         self._at = Progress("", 0)
         self._has_opened = self._is_cut = False
@@ -260,10 +259,15 @@ class TransactionalReceiver(Receiver):
         self._check_schema()
         settings = self._address.settings()
         lib = library()
-        own = {"group.id": self._name, "enable.auto.commit": "false"}
+        own = {
+            "group.id": self._name,
+            "enable.auto.commit": "false",
+            "isolation.level": "read_committed",
+        }
         self._consumer = made(lib.Consumer, {**settings, **own}, self._address)
         self._producer = made(lib.Producer, {**settings, **self._producing()}, self._address)
         producer = self._producer
+        self._batches = BatchCalls.of(producer, self._address.topic)
         self._bounded(lambda: producer.init_transactions(self._wait_s), self._wait_s)
         self._at = self._read()
         newest = self._at.generation if self._at.origin == self._site.origin else 0
@@ -288,6 +292,7 @@ class TransactionalReceiver(Receiver):
             "queue.buffering.max.kbytes": str(2 * TRANSACTION_BYTES >> 10),
             "message.max.bytes": str(self._sink.most_bytes),
             "on_delivery": self._delivered,
+            "delivery.report.only.error": True,
             "error_cb": self._cut,
         }
 
@@ -310,8 +315,9 @@ class TransactionalReceiver(Receiver):
         thread.start()
         thread.join(seconds + GRACE_S)
         if thread.is_alive():
-            _ABANDONED.append((self._producer, self._consumer))  # to close them would hang, too
-            self._producer = self._consumer = None
+            # To close them would hang, too.
+            _ABANDONED.append((self._producer, self._consumer, self._batches))
+            self._producer = self._consumer = self._batches = None
             raise self._away(f"no answer in {seconds + GRACE_S:.0f} s")
         if failed:
             raise failed[0]
@@ -378,20 +384,21 @@ class TransactionalReceiver(Receiver):
             clock.sleep(MOVING_S)
 
     def _read(self) -> Progress:
-        lib = library()
-        place = lib.ConsumerGroupTopicPartitions(
-            self._name, [lib.TopicPartition(self._address.topic, 0)]
-        )
+        """Ask for the metadata of the group, once no transaction of it is open.
+
+        A consumer asks: librdkafka 2.16 ends the process if a client that is none is answered that
+        the coordinator has moved or does not know the group's offsets yet.
+        """
+        lib, consumer = library(), self._consumer
 
         def ask() -> Any:
-            asked = CLIENTS.admin(self._address).list_consumer_group_offsets(
-                [place], require_stable=True, request_timeout=self._wait_s
-            )
-            return asked[self._name].result()
+            place = lib.TopicPartition(self._address.topic, 0)
+            [found] = consumer.committed([place], timeout=self._wait_s)
+            if found.error is not None:
+                raise lib.KafkaException(found.error)
+            return found
 
-        [found] = asked_again(self._address, ask, SystemClock()).topic_partitions
-        if found.error is not None:
-            raise lib.KafkaException(found.error)
+        found = asked_again(self._address, ask, SystemClock())
         if found.offset < 0 or not found.metadata:
             return Progress("", 0)
         try:
@@ -432,26 +439,19 @@ class TransactionalReceiver(Receiver):
             return
         done = at.messages if is_here else 0
         for messages, is_last in _transactions(epoch, done):
-            done += len(messages)
+            done += sum(batch.num_rows for batch in messages)
             mine = (self._site.origin, self._site.generation)
             self._send(messages, Progress(*mine, epoch.lineage, epoch.epoch, done, is_last))
             fault("sink.part_sent")
 
-    def _send(self, messages: Sequence[_Message], progress: Progress) -> None:
+    def _send(self, messages: Sequence[pa.RecordBatch], progress: Progress) -> None:
         """Send messages and how far the sink is then, in one transaction."""
         producer, topic = self._producer, self._address.topic
         self._failed.clear()
         producer.begin_transaction()
-        for key, value, time, headers in messages:
-            while True:
-                try:
-                    given = {} if time is None else {"timestamp": time}
-                    producer.produce(topic, value, key, headers=headers, **given)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-                    if self._failed:
-                        raise library().KafkaException(self._failed[0]) from None
+        for batch in messages:
+            if not (self._batches and self._batches.produce(batch)):
+                self._send_each(batch)
         place = library().TopicPartition(
             topic, 0, max(0, progress.epoch), msgspec.json.encode(progress).decode()
         )
@@ -464,6 +464,22 @@ class TransactionalReceiver(Receiver):
             fault("sink.sent")
         self._bounded(lambda: producer.commit_transaction(COMMIT_S), COMMIT_S)
         self._at = progress
+
+    def _send_each(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            given = {} if row["time"] is None else {"timestamp": row["time"]}
+            headers = row["headers"]
+            pairs = None if headers is None else [(one["name"], one["value"]) for one in headers]
+            while True:
+                try:
+                    self._producer.produce(
+                        self._address.topic, row["value"], row["key"], headers=pairs, **given
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+                    if self._failed:
+                        raise library().KafkaException(self._failed[0]) from None
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -501,6 +517,9 @@ class TransactionalReceiver(Receiver):
         """Close the clients; a transaction that is open is aborted by who comes next."""
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
         if producer is not None:
             with suppress(library().KafkaException):
                 producer.purge(blocking=False)
@@ -533,26 +552,35 @@ class DirectReceiver(TransactionalReceiver):
                     raise ReceiverAwayError(error.message, operator=self._site.operator) from error
 
 
-_Message = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes]] | None]
+def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the bytes of each value; 0 for a null."""
+    lengths = pc.fill_null(pc.binary_length(values), 0)
+    return np.asarray(lengths, np.int64)
 
 
-def _transactions(epoch: SinkEpoch, done: int) -> Iterator[tuple[list[_Message], bool]]:
+def _transactions(epoch: SinkEpoch, done: int) -> Iterator[tuple[list[pa.RecordBatch], bool]]:
     """Yield the messages of an epoch behind the first ones, as transactions take them."""
-    waiting: list[_Message] = []
-    size = 0
+    waiting: list[pa.RecordBatch] = []
+    count = size = 0
     left = epoch.rows - done
-    for message in _messages(epoch, done):
-        waiting.append(message)
-        size += len(message[0] or b"") + len(message[1] or b"")
-        if len(waiting) >= TRANSACTION_MESSAGES or size >= TRANSACTION_BYTES:
-            left -= len(waiting)
-            yield waiting, left == 0
-            waiting, size = [], 0
+    for batch in _messages(epoch, done):
+        rest = batch
+        while rest.num_rows:
+            sizes = np.cumsum(_lengths(rest.column("key")) + _lengths(rest.column("value")))
+            fit = 1 + int(np.searchsorted(sizes, TRANSACTION_BYTES - size))
+            taken = rest.slice(0, min(fit, TRANSACTION_MESSAGES - count))
+            rest = rest.slice(taken.num_rows)
+            waiting.append(taken)
+            count, size = count + taken.num_rows, size + int(sizes[taken.num_rows - 1])
+            if count >= TRANSACTION_MESSAGES or size >= TRANSACTION_BYTES:
+                left -= count
+                yield waiting, left == 0
+                waiting, count, size = [], 0, 0
     if waiting or left:
         yield waiting, True
 
 
-def _messages(epoch: SinkEpoch, done: int) -> Iterator[_Message]:
+def _messages(epoch: SinkEpoch, done: int) -> Iterator[pa.RecordBatch]:
     """Yield the messages of an epoch behind the first ones."""
     for prepared in epoch.files:
         if done >= prepared.rows:
@@ -564,16 +592,5 @@ def _messages(epoch: SinkEpoch, done: int) -> Iterator[_Message]:
                 if done >= batch.num_rows:
                     done -= batch.num_rows
                     continue
-                rows = batch.slice(done)
+                yield batch.slice(done)
                 done = 0
-                headers = rows.column("headers").to_pylist()
-                yield from zip(
-                    rows.column("key").to_pylist(),
-                    rows.column("value").to_pylist(),
-                    rows.column("time").to_pylist(),
-                    [
-                        None if one is None else [(each["name"], each["value"]) for each in one]
-                        for one in headers
-                    ],
-                    strict=True,
-                )
