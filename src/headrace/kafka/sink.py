@@ -1,9 +1,13 @@
 """A topic as a sink: the rows of an epoch become messages in transactions.
 
-Slots make the messages, and the manifest names them; the driver sends them afterwards. Each
+Slots make the messages, and the manifest names them; they are sent afterwards. Each
 transaction also commits, as metadata of the sink's consumer group, how far the sink is: lineage and
 epoch, how many messages of it, and the generation of the driver. So whatever dies, who comes next
 reads what is in, and sends the rest: an epoch is there once for readers of committed messages.
+
+A small epoch is sent by the driver. Of a larger one each file is a share, with a transactional id
+and a group of its own, which a slot sends; what slots did not send, the driver does. Which epochs
+are shared, and which file is which share, follows from the manifest alone.
 
 Two drivers cannot both send: ``init_transactions`` of the later one fences the former. Since one
 that was frozen could come later, a driver reads the metadata behind it, and ends if that is of a
@@ -16,6 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -59,6 +64,9 @@ MESSAGES = pa.schema(
 )
 TRANSACTION_MESSAGES = 100_000
 TRANSACTION_BYTES = 64 << 20
+SHARED_MESSAGES = 20_000
+"""From so many on, slots send an epoch of several files. Who finishes an epoch goes by the same."""
+
 COMMIT_S = 50.0  # below transaction.timeout.ms of the client
 MAX_MESSAGE_BYTES = 1_000_000
 OVERHEAD_BYTES = 512
@@ -69,7 +77,10 @@ _FENCED = {"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a sink is: so many messages of an epoch, or all of it."""
+    """How far a sink, or a share of it, is: so many messages of an epoch, or all of it.
+
+    ``shares`` is how many a sink has ever had: a driver that starts fences them all.
+    """
 
     origin: str
     generation: int
@@ -77,6 +88,7 @@ class Progress(msgspec.Struct, frozen=True):
     epoch: int = -1
     messages: int = 0
     whole: bool = True
+    shares: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,6 +228,10 @@ class KafkaSink(Sink):
         """Return the sending side, after a look at the topic, which is created if it is missing."""
         return (DirectReceiver if self.sends_at_once else TransactionalReceiver)(self, site)
 
+    def open_share(self, site: SinkSite, share: int) -> Receiver:
+        """Return what sends a file of each epoch, under a ``transactional.id`` of its own."""
+        return TransactionalReceiver(self, site, share)
+
 
 class _FencedError(Exception):
     """A producer of the same transactional id has begun since."""
@@ -227,6 +243,8 @@ class TransactionalReceiver(Receiver):
     Args:
         sink: the topic.
         site: who sends.
+        share: which files of epochs, for one that sends no others; ``None``: all, and it is the
+            driver's.
 
     Raises:
         InvalidInputError: the topic cannot take what is sent, or refuses the client.
@@ -234,29 +252,48 @@ class TransactionalReceiver(Receiver):
         NotOwnerError: a newer driver sends.
     """
 
-    def __init__(self, sink: KafkaSink, site: SinkSite) -> None:
+    def __init__(self, sink: KafkaSink, site: SinkSite, share: int | None = None) -> None:
         self._sink, self._address, self._site = sink, sink.topic, site
         self._wait_s = self._address.patience_s
         default = f"headrace.{site.job}.{site.operator}"
         self._name = self._address.option("group") or default
+        self._share = share
+        if share is not None:
+            self._name += f".{share}"
         self._producer: Any = None
         self._batches: BatchCalls | None = None
         self._consumer: Any = None
         self._at = Progress("", 0)
         self._has_opened = self._is_cut = False
         self._failed: list[Any] = []
+        self._tried(lambda: None)
+        for number in range(self._at.shares):  # slots of earlier drivers may still send
+            TransactionalReceiver(sink, site, number).close()
+
+    def _tried(self, call: Callable[[], None]) -> None:
+        """Connect where that is due, and make a call, again where another one was fenced off."""
         for _ in range(TRIES):
-            with self._telling(), suppress(_FencedError):
-                self._connect()
+            with suppress(_FencedError), self._telling():
+                if self._producer is not None:
+                    self._producer.poll(0)
+                if not self._is_connected or self._is_cut:
+                    self._connect()
+                call()
                 return
+            self.close()
         raise self._away("others with the same transactional.id send at the same time")
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._producer is not None
 
     def _connect(self) -> None:
         """Fence those before, and read how far the sink is."""
         self.close()
         self._is_cut = False
-        self._check_topic()
-        self._check_schema()
+        if self._share is None:
+            self._check_topic()
+            self._check_schema()
         settings = self._address.settings()
         lib = library()
         own = {
@@ -419,20 +456,35 @@ class TransactionalReceiver(Receiver):
                 the next call continues behind them.
             InvalidInputError: the topic refuses what is sent.
         """
-        for _ in range(TRIES):
+        if not self.share_out(epoch):
+            self._tried(partial(self._commit, epoch))
+            return
+        for number, file in enumerate(epoch.files):
+            share = TransactionalReceiver(self._sink, self._site, number)
             try:
-                with self._telling():
-                    self._commit(epoch)
-                    return
-            except _FencedError:
-                self.close()
-        raise self._away("others with the same transactional.id send at the same time")
+                share.commit(SinkEpoch(epoch.lineage, epoch.epoch, (file,)))
+            finally:
+                share.close()
+
+    def share_out(self, epoch: SinkEpoch) -> bool:
+        """Return whether slots may send the files of an epoch; notes first that there are so many.
+
+        Raises:
+            NotOwnerError: a newer driver sends.
+            ReceiverAwayError: no broker answers.
+        """
+        count = len(epoch.files)
+        if count < 2 or epoch.rows < SHARED_MESSAGES:
+            return False
+        if self._at.shares < count:
+            self._tried(partial(self._note_shares, count))
+        return True
+
+    def _note_shares(self, count: int) -> None:
+        if self._at.shares < count:
+            self._send((), msgspec.structs.replace(self._at, shares=count))
 
     def _commit(self, epoch: SinkEpoch) -> None:
-        if self._producer is not None:
-            self._producer.poll(0)
-        if self._producer is None or self._is_cut:
-            self._connect()
         at = self._at
         is_here = at.lineage == epoch.lineage and at.epoch == epoch.epoch
         if at.lineage == epoch.lineage and (at.epoch > epoch.epoch or (is_here and at.whole)):
@@ -440,8 +492,16 @@ class TransactionalReceiver(Receiver):
         done = at.messages if is_here else 0
         for messages, is_last in _transactions(epoch, done):
             done += sum(batch.num_rows for batch in messages)
-            mine = (self._site.origin, self._site.generation)
-            self._send(messages, Progress(*mine, epoch.lineage, epoch.epoch, done, is_last))
+            progress = Progress(
+                self._site.origin,
+                self._site.generation,
+                epoch.lineage,
+                epoch.epoch,
+                done,
+                is_last,
+                self._at.shares,
+            )
+            self._send(messages, progress)
             fault("sink.part_sent")
 
     def _send(self, messages: Sequence[pa.RecordBatch], progress: Progress) -> None:
@@ -531,10 +591,19 @@ class TransactionalReceiver(Receiver):
 class DirectReceiver(TransactionalReceiver):
     """Looks at the topic when it is made; slots send, and it sends what a merge has prepared."""
 
+    @property
+    def _is_connected(self) -> bool:
+        return False
+
     def _connect(self) -> None:
         self.close()
         self._check_topic()
         self._check_schema()
+
+    def share_out(self, epoch: SinkEpoch) -> bool:
+        """Return that slots have sent it already."""
+        del epoch
+        return False
 
     def commit(self, epoch: SinkEpoch) -> None:
         """Send what files of an epoch have; those of a job's own epochs are none.
