@@ -6,9 +6,9 @@ has a job that counts messages by their id, each in a call, in RocksDB, and `lat
 1,000 messages a second through it, from their send to a reader of committed messages. `restore`
 runs `count`, and then starts the job with and without its local state: the difference is the time
 of a restore, which Kafka Streams measures itself; `kept` is what holds the changes. All print JSON.
-With
-`--streams`, a program of Kafka Streams does the same with `exactly_once_v2`, in turn with the job;
-`bench/peers/fetch.sh` fetches and compiles what it needs.
+With `--streams`, a program of Kafka Streams does the same with `exactly_once_v2`, in turn with the
+job, and with `--flink` one of Flink, with RocksDB; `bench/peers/fetch.sh` fetches and compiles what
+they need.
 """
 
 from __future__ import annotations
@@ -177,6 +177,19 @@ def streams(server: KafkaServer, source: str, target: str, name: str, *words: st
     return [java, "-Xmx1g", "-cp", classes, "StreamsCount", *own, *words, SOON]
 
 
+def of_flink(server: KafkaServer, source: str, messages: int, folder: Path) -> float:
+    """Return the messages a second of Flink, from its first message to the last one committed."""
+    name = folder.name
+    create(server, f"{name}-out")
+    [jars] = kafka_jars().parent.glob("flink-*")
+    java = str(Path(os.environ["JAVA_HOME"], "bin", "java"))
+    opens = [f"--add-opens=java.base/java.{one}=ALL-UNNAMED" for one in ("util", "lang", "time")]
+    own = [server.address, source, f"{name}-out", name, str(folder), str(messages)]
+    command = [java, "-Xmx1g", *opens, "-cp", f"{jars}/*:{jars}/classes", "FlinkCount", *own]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
+    return messages / float(json.loads(ran.stdout.splitlines()[-1])["seconds"])
+
+
 def of_streams(server: KafkaServer, source: str, messages: int, folder: Path) -> float:
     """Return the messages a second of Kafka Streams, from its first message to the last commit."""
     name = folder.name
@@ -203,6 +216,9 @@ def throughput(words: Any, folder: Path, server: KafkaServer) -> dict[str, Any]:
         if words.streams:
             peer = of_streams(server, "in", words.messages, folder / f"streams{number}")
             found.setdefault("streams", []).append(peer)
+        if words.flink:
+            peer = of_flink(server, "in", words.messages, folder / f"flink{number}")
+            found.setdefault("flink", []).append(peer)
     rates = {name: round(statistics.median(each)) for name, each in found.items()}
     ratios = {
         f"to {name}": round(rates["headrace"] / rate, 2)
@@ -356,6 +372,7 @@ def main() -> None:
     given.add_argument("--rounds", type=int, default=1)
     given.add_argument("--seconds", type=float, default=20.0)
     given.add_argument("--streams", action="store_true", help="Kafka Streams, too")
+    given.add_argument("--flink", action="store_true", help="Flink with RocksDB, too, with count")
     given.add_argument("--set", action="append", help="a setting of the job, with latency")
     words = given.parse_args()
     measure = {"latency": latency, "restore": restore}.get(words.what, throughput)

@@ -32,6 +32,7 @@ FAULT_POINTS: dict[str, str] = {
     "sink.due": "an epoch is committed, and one of its sinks is about to be handed its rows",
     "sink.sent": "a receiver has the rows of an epoch, none of them is visible",
     "sink.part_sent": "a receiver that takes an epoch in batches has some, and how far it is",
+    "sink.shared": "a slot has passed on its share of a committed epoch, the driver does not know",
     "sink.merged": "small files of a sink are merged, its listing does not name the file yet",
     "sink.listed": "a sink's listing names the merged file, what it replaces is still there",
     "sink.committed": "a receiver has committed the epoch, the driver has not noted it",

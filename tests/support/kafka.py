@@ -48,6 +48,16 @@ class Topics:
         self._admin.create_topics([new])[name].result(SOON_S)
         until(lambda: self._is_there(name, partitions), f"topic {name}")
 
+    def alter(self, name: str, **settings: str) -> None:
+        entries = [
+            admin.ConfigEntry(
+                key.replace("_", "."), value, incremental_operation=admin.AlterConfigOpType.SET
+            )
+            for key, value in settings.items()
+        ]
+        place = admin.ConfigResource(admin.ResourceType.TOPIC, name, incremental_configs=entries)
+        self._admin.incremental_alter_configs([place])[place].result(SOON_S)
+
     def delete(self, name: str) -> None:
         self._admin.delete_topics([name])[name].result(SOON_S)
         until(lambda: name not in self._admin.list_topics(timeout=SOON_S).topics, "its end")

@@ -6,7 +6,7 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -76,6 +76,7 @@ from headrace.errors import HeadraceError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.plan.stages import JobPlan, with_task_counts
+from headrace.runtime.orders import ShareOrder, SinkPart, SlotOrder
 
 SWEEP_EVERY = 16
 
@@ -562,9 +563,42 @@ class Coordinator:
         rows = publish_internal_streams(
             state, self._plan, self._bus, self._storage.root, self._writer.fence
         )
-        rows += self.receivers.commit(state)
+        rows += self.receivers.commit(state, self._share)
         self._published = state.digest
         return rows
+
+    def _share(self, parts: Sequence[SinkPart]) -> bool:
+        """Have the slots that are known pass on files of the last committed epoch; see ``commit``.
+
+        What fails there, and a newer driver, is met again by the receiver of this process.
+        """
+        slots, state = self.members.slots, self._writer.state
+        if not slots:
+            return False
+        shares: dict[int, list[ShareOrder]] = {}
+        for number, part in enumerate(parts):
+            slot = slots[number % len(slots)].number
+            shares.setdefault(slot, []).append(ShareOrder(number, part))
+        orders = [
+            SlotOrder(
+                state.job,
+                state.lineage,
+                self.generation,
+                state.epoch,
+                0,
+                slot,
+                0,
+                self.plan_digest,
+                origin=state.origin or state.lineage,
+                shares=mine,
+            )
+            for slot, mine in sorted(shares.items())
+        ]
+        try:
+            reports = self._runner.run(orders)
+        except HeadraceError:
+            return False
+        return {one.slot for one in reports if one.error is None and not one.misplaced} == {*shares}
 
     def sweep_epoch(self, run: EpochRun) -> None:
         """Remove what an epoch leaves over, now and then also what no epoch names any more."""

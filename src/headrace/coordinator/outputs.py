@@ -10,7 +10,7 @@ have confirmed, which saves asking and is enough for commands that have no graph
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
-from xxhash import xxh3_64_intdigest
 
 from headrace.bus import Bus, Fence, Producer, StreamSpec
 from headrace.clock import Clock
@@ -26,7 +25,6 @@ from headrace.coordinator.job_storage import JobStorage
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.coordinator.watermarks import Positions, passed_on
 from headrace.errors import (
-    CorruptDataError,
     InternalError,
     InvalidInputError,
     PartsError,
@@ -38,6 +36,7 @@ from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import NO_TIME, Prepared, Receiver, SinkEpoch, SinkSite
 from headrace.plan.stages import GROUP, MARK, Exchange, JobPlan, Stage
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, InputRange, OutputPart, SinkPart
+from headrace.runtime.sink_shares import verified
 
 _PARTS = 1 << 20
 
@@ -328,8 +327,12 @@ class SinkCommitter:
                 site = SinkSite(self._job, name, binding.schema, clock, files, *self._for)
                 self._open[name] = binding.sink.open(site)
 
-    def commit(self, state: JobState) -> int:
+    def commit(self, state: JobState, share: Callable[[Sequence[SinkPart]], bool]) -> int:
         """Let each receiver commit what the state's epoch sent to it; returns the rows.
+
+        Args:
+            state: after the epoch.
+            share: has slots pass files on to their sink, each as a share; False: not all of them.
 
         Raises:
             ReceiverAwayError: one does not answer; call again.
@@ -350,11 +353,13 @@ class SinkCommitter:
         self.open()
         rows = 0
         for name, receiver in self._open.items():
-            files = tuple(self._verified(part) for part in state.sinks if part.operator == name)
+            parts = [part for part in state.sinks if part.operator == name]
+            files = tuple(map(self._verified, parts))
             if files or name in self._followers:
                 epoch = SinkEpoch(state.lineage, state.epoch, files, self._watermark(name, state))
                 fault("sink.due")
-                receiver.commit(epoch)
+                if not (receiver.share_out(epoch) and share(parts)):
+                    receiver.commit(epoch)
                 rows += epoch.rows
                 fault("sink.committed")
         done = self._storage.root / CONFIRMED_FILE
@@ -393,15 +398,7 @@ class SinkCommitter:
         return sent.rows
 
     def _verified(self, part: SinkPart) -> Prepared:
-        path = self._storage.root / part.path
-        content = self._storage.files.map(path)
-        if content.size != part.size or xxh3_64_intdigest(memoryview(content)) != part.checksum:
-            raise CorruptDataError(
-                f"file {path}, which operator {part.operator!r} sends to its sink, is damaged",
-                file=str(path),
-                operator=part.operator,
-            )
-        return Prepared(local_copy(path), part.rows)
+        return verified(self._storage.files, self._storage.root, part)
 
     def close(self) -> None:
         """Release what is open."""
@@ -416,7 +413,7 @@ class NoSinks(SinkCommitter):
     def open(self) -> None:
         """Open nothing."""
 
-    def commit(self, state: JobState) -> int:
+    def commit(self, state: JobState, share: Callable[[Sequence[SinkPart]], bool]) -> int:
         """Let the rows be."""
         return 0
 

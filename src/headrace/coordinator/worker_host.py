@@ -36,6 +36,7 @@ from headrace.remote import bound_caches, is_remote, on_host
 from headrace.runtime.async_loop import CallLoop
 from headrace.runtime.background import Background, MergeScheduler, ThreadBackground
 from headrace.runtime.orders import SlotOrder
+from headrace.runtime.sink_shares import ShareSender
 from headrace.runtime.slot_host import BroadcastTables, SlotHost
 from headrace.runtime.standbys import SHARE, StandbyStores
 from headrace.sources.bounded_bus import saved_inputs
@@ -363,6 +364,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         should_stop=_StopWatch(storage, files, clock).is_set,
         repair=lambda order, path: segments(order).repair(path),
         loop=CallLoop(clock),
+        shares=ShareSender(files, clock, storage),
         adopt_bytes=adopt_bytes,
         hot_keys=hot_keys,
     )

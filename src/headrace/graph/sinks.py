@@ -111,6 +111,19 @@ class Receiver(ABC):
                 again.
         """
 
+    def share_out(self, epoch: SinkEpoch) -> bool:
+        """Return whether slots may pass on the files of an epoch, each a share of its own.
+
+        Called before they do; which epochs that is may depend on nothing but the epoch. ``commit``
+        of the same epoch then passes on what no slot has.
+
+        Raises:
+            NotOwnerError: a driver of a newer generation sends now.
+            ReceiverAwayError: it does not answer.
+        """
+        del epoch
+        return False
+
     def held(self, files: Sequence[Prepared]) -> pa.Table:
         """Return its rows of the keys in prepared files; for sinks with ``tells_rows``.
 
@@ -227,6 +240,22 @@ class Sink(ABC):
             UnavailableError: the receiver does not answer; the epoch is run again.
         """
         raise InternalError("the sink does not send at once")
+
+    def open_share(self, site: SinkSite, share: int) -> Receiver:
+        """Return what takes one share of each epoch, for a sink whose receivers ``share_out``.
+
+        Runs in the slots, and for the driver where they did not pass one on. Its ``commit`` gets
+        epochs of one file.
+
+        Args:
+            site: of the driver.
+            share: its number, from 0.
+
+        Raises:
+            NotOwnerError: a driver of a newer generation sends now.
+            ReceiverAwayError: it does not answer.
+        """
+        raise InternalError("the sink has no shares")
 
     @abstractmethod
     def open(self, site: SinkSite) -> Receiver:

@@ -51,11 +51,11 @@ def _row(value: bytes, kinds: pa.Schema) -> pa.RecordBatch:
 
 
 def arrow_encoder(schema: pa.Schema, key: Sequence[str]) -> Encoder:
-    """Return what makes values of rows; ``None`` for a tombstone."""
+    """Return what makes values of rows; null for a tombstone."""
     own = own_names(schema)
     rest = [name for name in own if name not in key]
 
-    def encoded(batch: pa.RecordBatch) -> list[bytes | None]:
+    def encoded(batch: pa.RecordBatch) -> pa.Array:
         rows = batch.select(own)
         made: list[bytes | None] = []
         for at in range(rows.num_rows):
@@ -67,6 +67,6 @@ def arrow_encoder(schema: pa.Schema, key: Sequence[str]) -> Encoder:
             with pa.ipc.new_stream(out, row.schema) as writer:
                 writer.write_batch(row)
             made.append(out.getvalue().to_pybytes())
-        return made
+        return pa.array(made, pa.binary())
 
     return encoded

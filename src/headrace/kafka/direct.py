@@ -17,7 +17,15 @@ from headrace.errors import InvalidInputError
 from headrace.kafka.address import TopicAddress
 from headrace.kafka.clients import CLIENTS, error_of, library, name_of, refusal
 
-NEVER = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "POLICY_VIOLATION", "INVALID_CONFIG"})
+NEVER = frozenset(
+    {
+        "INVALID_CONFIG",
+        "INVALID_RECORD",
+        "INVALID_TIMESTAMP",
+        "MSG_SIZE_TOO_LARGE",
+        "POLICY_VIOLATION",
+    }
+)
 """Answers of brokers that stay the same however often a message is sent."""
 
 POLL_S = 0.1

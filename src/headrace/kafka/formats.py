@@ -12,11 +12,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import datetime, time, timedelta
 from decimal import Decimal
+from functools import reduce
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.bus import StreamSpec
 from headrace.errors import InvalidInputError
@@ -38,8 +41,12 @@ COMMON = pa.schema(
 )
 """Columns of every message; ``_timestamp`` is milliseconds, and null where a message has none."""
 
-Encoder = Callable[[pa.RecordBatch], list[bytes | None]]
-"""Makes the values of messages of rows."""
+# One call of C for each message, and none of Python.
+_KEY, _VALUE = methodcaller("key"), methodcaller("value")
+_TIMESTAMP, _OFFSET = methodcaller("timestamp"), methodcaller("offset")
+
+Encoder = Callable[[pa.RecordBatch], pa.Array]
+"""Makes the values of messages of rows, as bytes; null for a tombstone."""
 
 
 class BadMessage(NamedTuple):
@@ -61,10 +68,11 @@ class Decoded(NamedTuple):
 def common_column(name: str, messages: Sequence[Any]) -> pa.Array:
     """Return a column that every message has."""
     if name == KEY:
-        return pa.array([message.key() for message in messages], pa.binary())
+        return pa.array(list(map(_KEY, messages)), pa.binary())
     if name == TIMESTAMP:
-        times = [message.timestamp() for message in messages]
-        return pa.array([when if kind else None for kind, when in times], pa.int64())
+        # A list of the pairs would have Python's collector look at all messages again and again.
+        times = [when if kind else None for kind, when in map(_TIMESTAMP, messages)]
+        return pa.array(times, pa.int64())
     if name == HEADERS:
         rows = [
             [{"name": key, "value": value} for key, value in message.headers() or ()]
@@ -73,7 +81,7 @@ def common_column(name: str, messages: Sequence[Any]) -> pa.Array:
         return pa.array(rows, HEADER_LIST)
     if name == PARTITION:
         return pa.array(np.full(len(messages), messages[0].partition() if messages else 0, "i4"))
-    return pa.array([message.offset() for message in messages], pa.int64())
+    return pa.array(list(map(_OFFSET, messages)), pa.int64())
 
 
 class MessageDecoder(ABC):
@@ -98,7 +106,7 @@ class RawDecoder(MessageDecoder):
     def decode(self, messages: Sequence[Any], columns: Sequence[str]) -> Decoded:
         """Return messages of one partition as these columns, in their order."""
         arrays = [
-            pa.array([message.value() for message in messages], pa.binary())
+            pa.array(list(map(_VALUE, messages)), pa.binary())
             if name == VALUE
             else common_column(name, messages)
             for name in columns
@@ -133,7 +141,7 @@ class ColumnDecoder(MessageDecoder):
         if not wanted:
             arrays = [common_column(name, messages) for name in columns]
             return Decoded(batch_of(columns, arrays, self.spec, len(messages)), None, ())
-        values = [message.value() for message in messages]
+        values = list(map(_VALUE, messages))
         places: list[int] | None = None
         some = values
         if not all(values):
@@ -271,13 +279,13 @@ def batch_of(
 
 
 def json_encoder(schema: pa.Schema, key: Sequence[str]) -> Encoder:
-    """Return what makes values of rows as JSON; ``None`` for a tombstone."""
+    """Return what makes values of rows as JSON; null for a tombstone."""
     encode = msgspec.json.Encoder(enc_hook=_plain, decimal_format="string").encode
     by_row = values_of(schema, key, lambda row: encode(_finite(row)))
     own = own_names(schema)
     rest = [name for name in own if name not in key]
 
-    def encoded(batch: pa.RecordBatch) -> list[bytes | None]:
+    def encoded(batch: pa.RecordBatch) -> pa.Array:
         quick = json_of_columns(batch.select(own))
         if quick is None:
             return by_row(batch)
@@ -289,38 +297,36 @@ def json_encoder(schema: pa.Schema, key: Sequence[str]) -> Encoder:
 def values_of(
     schema: pa.Schema, key: Sequence[str], encode: Callable[[dict[str, Any]], bytes]
 ) -> Encoder:
-    """Return what makes values of rows, one by one; ``None`` for a tombstone.
+    """Return what makes values of rows, one by one; null for a tombstone.
 
     A row is a tombstone if all its columns but those of the key are null.
     """
     own = own_names(schema)
     rest = [name for name in own if name not in key]
 
-    def encoded(batch: pa.RecordBatch) -> list[bytes | None]:
+    def encoded(batch: pa.RecordBatch) -> pa.Array:
         rows = batch.select(own).to_pylist()
-        if not key or not rest:
-            return [encode(row) for row in rows]
-        return [None if all(row[name] is None for name in rest) else encode(row) for row in rows]
+        can_be_gone = bool(key and rest)
+        values = [
+            None if can_be_gone and all(row[name] is None for name in rest) else encode(row)
+            for row in rows
+        ]
+        return pa.array(values, pa.binary())
 
     return encoded
 
 
-def without_tombstones(
-    values: Sequence[bytes | None], rest: pa.RecordBatch | None
-) -> list[bytes | None]:
-    """Return the values of rows, with ``None`` for those that are tombstones.
+def without_tombstones(values: pa.Array, rest: pa.RecordBatch | None) -> pa.Array:
+    """Return the values of rows, with null for those that are tombstones.
 
     Args:
         values: of rows.
         rest: columns that are no key; ``None``, or none: no row is a tombstone.
     """
-    found = list(values)
     if rest is None or not rest.num_columns or not all(one.null_count for one in rest.columns):
-        return found
-    gone = np.logical_and.reduce([one.is_null().to_numpy(False) for one in rest.columns])
-    for at in np.flatnonzero(gone).tolist():
-        found[at] = None
-    return found
+        return values
+    gone = reduce(pc.and_, [one.is_null() for one in rest.columns])
+    return pc.if_else(gone, pa.scalar(None, values.type), values)
 
 
 def own_names(schema: pa.Schema) -> list[str]:
@@ -344,28 +350,21 @@ def _plain(value: Any) -> Any:
     raise NotImplementedError(type(value).__name__)
 
 
-def raw_encoder(batch: pa.RecordBatch) -> list[bytes | None]:
+def raw_encoder(batch: pa.RecordBatch) -> pa.Array:
     """Return what the column ``value`` has."""
-    column = batch.column(VALUE)
-    return list(
-        (column.cast(pa.binary()) if pa.types.is_string(column.type) else column).to_pylist()
-    )
+    return batch.column(VALUE).cast(pa.binary())
 
 
-def encoded_keys(batch: pa.RecordBatch, key: Sequence[str]) -> list[bytes | None]:
+def encoded_keys(batch: pa.RecordBatch, key: Sequence[str]) -> pa.Array:
     """Return the keys of messages: text and numbers as text, several columns as a JSON array."""
     if not key:
         if KEY not in batch.schema.names:
-            return [None] * batch.num_rows
-        column = batch.column(KEY)
-        if pa.types.is_string(column.type):
-            column = column.cast(pa.binary())
-        return list(column.to_pylist())
+            return pa.nulls(batch.num_rows, pa.binary())
+        return batch.column(KEY).cast(pa.binary())
     if len(key) == 1:
         column = batch.column(key[0])
-        if pa.types.is_binary(column.type):
-            return list(column.to_pylist())
-        text = column if pa.types.is_string(column.type) else column.cast(pa.string())
-        return list(text.cast(pa.binary()).to_pylist())
+        text = column if pa.types.is_binary(column.type) else column.cast(pa.string())
+        return text.cast(pa.binary())
     encode = msgspec.json.Encoder(enc_hook=_plain).encode
-    return [encode([row[name] for name in key]) for row in batch.select(list(key)).to_pylist()]
+    rows = batch.select(list(key)).to_pylist()
+    return pa.array([encode([row[name] for name in key]) for row in rows], pa.binary())

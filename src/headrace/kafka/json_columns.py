@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 
-def json_of_columns(batch: pa.RecordBatch) -> list[bytes] | None:
-    """Return each row as a JSON object; ``None`` where a column needs more care.
+def json_of_columns(batch: pa.RecordBatch) -> pa.Array | None:
+    """Return each row as a JSON object in bytes; ``None`` where a column needs more care.
 
     Whole numbers, finite ones of 64 bits, text and booleans need none. It takes a fifth of the time
     of making objects of rows.
@@ -18,7 +18,7 @@ def json_of_columns(batch: pa.RecordBatch) -> list[bytes] | None:
     frame = pl.from_arrow(batch)
     assert isinstance(frame, pl.DataFrame)
     made = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series().to_arrow()
-    return list(made.cast(pa.large_binary()).to_pylist())
+    return made.cast(pa.large_binary()).cast(pa.binary())
 
 
 def _is_plain(column: pa.Array) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.bus import StreamSpec
 from headrace.errors import InvalidInputError
@@ -116,7 +117,7 @@ _ENCODERS: dict[Any, Encoder] = {}
 
 
 def encoder_of(address: TopicAddress, schema: pa.Schema) -> Encoder:
-    """Return what makes values of rows; ``None`` for a tombstone.
+    """Return what makes values of rows; null for a tombstone.
 
     A schema that rows are written by is registered when it is first asked for.
 
@@ -168,5 +169,5 @@ def _registered_encoder(
             )
     if form == "jsonschema":
         encode, head = json_encoder(schema, key), headed(schema_used.number)
-        return lambda batch: [None if one is None else head + one for one in encode(batch)]
+        return lambda batch: pc.binary_join_element_wise(head, encode(batch), b"")
     return values_of(schema, key, module.row_writer(schema_used))

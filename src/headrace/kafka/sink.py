@@ -1,9 +1,13 @@
 """A topic as a sink: the rows of an epoch become messages in transactions.
 
-Slots make the messages, and the manifest names them; the driver sends them afterwards. Each
+Slots make the messages, and the manifest names them; they are sent afterwards. Each
 transaction also commits, as metadata of the sink's consumer group, how far the sink is: lineage and
 epoch, how many messages of it, and the generation of the driver. So whatever dies, who comes next
 reads what is in, and sends the rest: an epoch is there once for readers of committed messages.
+
+A small epoch is sent by the driver. Of a larger one each file is a share, with a transactional id
+and a group of its own, which a slot sends; what slots did not send, the driver does. Which epochs
+are shared, and which file is which share, follows from the manifest alone.
 
 Two drivers cannot both send: ``init_transactions`` of the later one fences the former. Since one
 that was frozen could come later, a driver reads the metadata behind it, and ends if that is of a
@@ -16,10 +20,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.bus import LogAwayError
 from headrace.clock import Deadline, SystemClock
@@ -28,6 +36,7 @@ from headrace.faults import fault
 from headrace.files import Bytes
 from headrace.graph.sinks import Receiver, ReceiverAwayError, Sink, SinkEpoch, SinkSite
 from headrace.kafka.address import TopicAddress
+from headrace.kafka.batch_calls import BatchCalls
 from headrace.kafka.clients import (
     CLIENTS,
     MOVING_S,
@@ -55,6 +64,9 @@ MESSAGES = pa.schema(
 )
 TRANSACTION_MESSAGES = 100_000
 TRANSACTION_BYTES = 64 << 20
+SHARED_MESSAGES = 20_000
+"""From so many on, slots send an epoch of several files. Who finishes an epoch goes by the same."""
+
 COMMIT_S = 50.0  # below transaction.timeout.ms of the client
 MAX_MESSAGE_BYTES = 1_000_000
 OVERHEAD_BYTES = 512
@@ -65,7 +77,10 @@ _FENCED = {"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a sink is: so many messages of an epoch, or all of it."""
+    """How far a sink, or a share of it, is: so many messages of an epoch, or all of it.
+
+    ``shares`` is how many a sink has ever had: a driver that starts fences them all.
+    """
 
     origin: str
     generation: int
@@ -73,6 +88,7 @@ class Progress(msgspec.Struct, frozen=True):
     epoch: int = -1
     messages: int = 0
     whole: bool = True
+    shares: int = 0
 
 
 @dataclass(frozen=True)
@@ -178,17 +194,11 @@ class KafkaSink(Sink):
     ) -> Iterator[pa.RecordBatch]:
         encode, most = encoder_of(self.topic, schema), self.most_bytes
         for batch in batches:
-            keys = encoded_keys(batch, self.topic.key)
-            values = encode(batch)
-            for key, value in zip(keys, values, strict=True):
-                size = len(key or b"") + len(value or b"")
-                if size > most:
-                    raise self._too_large(size, most, key)
-            columns = [keys, values, self._times(batch), self._headers(batch)]
-            arrays = [
-                one if isinstance(one, pa.Array) else pa.array(one, field.type)
-                for one, field in zip(columns, MESSAGES, strict=True)
-            ]
+            keys, values = encoded_keys(batch, self.topic.key), encode(batch)
+            sizes = _lengths(keys) + _lengths(values)
+            if len(over := np.flatnonzero(sizes > most)):
+                raise self._too_large(int(sizes[over[0]]), most, keys[int(over[0])].as_py())
+            arrays = [keys, values, self._times(batch), self._headers(batch)]
             yield pa.RecordBatch.from_arrays(arrays, schema=MESSAGES)
 
     @property
@@ -218,6 +228,10 @@ class KafkaSink(Sink):
         """Return the sending side, after a look at the topic, which is created if it is missing."""
         return (DirectReceiver if self.sends_at_once else TransactionalReceiver)(self, site)
 
+    def open_share(self, site: SinkSite, share: int) -> Receiver:
+        """Return what sends a file of each epoch, under a ``transactional.id`` of its own."""
+        return TransactionalReceiver(self, site, share)
+
 
 class _FencedError(Exception):
     """A producer of the same transactional id has begun since."""
@@ -229,6 +243,8 @@ class TransactionalReceiver(Receiver):
     Args:
         sink: the topic.
         site: who sends.
+        share: which files of epochs, for one that sends no others; ``None``: all, and it is the
+            driver's.
 
     Raises:
         InvalidInputError: the topic cannot take what is sent, or refuses the client.
@@ -236,34 +252,59 @@ class TransactionalReceiver(Receiver):
         NotOwnerError: a newer driver sends.
     """
 
-    def __init__(self, sink: KafkaSink, site: SinkSite) -> None:
+    def __init__(self, sink: KafkaSink, site: SinkSite, share: int | None = None) -> None:
         self._sink, self._address, self._site = sink, sink.topic, site
         self._wait_s = self._address.patience_s
         default = f"headrace.{site.job}.{site.operator}"
         self._name = self._address.option("group") or default
+        self._share = share
+        if share is not None:
+            self._name += f".{share}"
         self._producer: Any = None
+        self._batches: BatchCalls | None = None
         self._consumer: Any = None
         self._at = Progress("", 0)
         self._has_opened = self._is_cut = False
         self._failed: list[Any] = []
+        self._tried(lambda: None)
+        for number in range(self._at.shares):  # slots of earlier drivers may still send
+            TransactionalReceiver(sink, site, number).close()
+
+    def _tried(self, call: Callable[[], None]) -> None:
+        """Connect where that is due, and make a call, again where another one was fenced off."""
         for _ in range(TRIES):
-            with self._telling(), suppress(_FencedError):
-                self._connect()
+            with suppress(_FencedError), self._telling():
+                if self._producer is not None:
+                    self._producer.poll(0)
+                if not self._is_connected or self._is_cut:
+                    self._connect()
+                call()
                 return
+            self.close()
         raise self._away("others with the same transactional.id send at the same time")
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._producer is not None
 
     def _connect(self) -> None:
         """Fence those before, and read how far the sink is."""
         self.close()
         self._is_cut = False
-        self._check_topic()
-        self._check_schema()
+        if self._share is None:
+            self._check_topic()
+            self._check_schema()
         settings = self._address.settings()
         lib = library()
-        own = {"group.id": self._name, "enable.auto.commit": "false"}
+        own = {
+            "group.id": self._name,
+            "enable.auto.commit": "false",
+            "isolation.level": "read_committed",
+        }
         self._consumer = made(lib.Consumer, {**settings, **own}, self._address)
         self._producer = made(lib.Producer, {**settings, **self._producing()}, self._address)
         producer = self._producer
+        self._batches = BatchCalls.of(producer, self._address.topic)
         self._bounded(lambda: producer.init_transactions(self._wait_s), self._wait_s)
         self._at = self._read()
         newest = self._at.generation if self._at.origin == self._site.origin else 0
@@ -288,6 +329,7 @@ class TransactionalReceiver(Receiver):
             "queue.buffering.max.kbytes": str(2 * TRANSACTION_BYTES >> 10),
             "message.max.bytes": str(self._sink.most_bytes),
             "on_delivery": self._delivered,
+            "delivery.report.only.error": True,
             "error_cb": self._cut,
         }
 
@@ -310,8 +352,9 @@ class TransactionalReceiver(Receiver):
         thread.start()
         thread.join(seconds + GRACE_S)
         if thread.is_alive():
-            _ABANDONED.append((self._producer, self._consumer))  # to close them would hang, too
-            self._producer = self._consumer = None
+            # To close them would hang, too.
+            _ABANDONED.append((self._producer, self._consumer, self._batches))
+            self._producer = self._consumer = self._batches = None
             raise self._away(f"no answer in {seconds + GRACE_S:.0f} s")
         if failed:
             raise failed[0]
@@ -378,20 +421,21 @@ class TransactionalReceiver(Receiver):
             clock.sleep(MOVING_S)
 
     def _read(self) -> Progress:
-        lib = library()
-        place = lib.ConsumerGroupTopicPartitions(
-            self._name, [lib.TopicPartition(self._address.topic, 0)]
-        )
+        """Ask for the metadata of the group, once no transaction of it is open.
+
+        A consumer asks: librdkafka 2.16 ends the process if a client that is none is answered that
+        the coordinator has moved or does not know the group's offsets yet.
+        """
+        lib, consumer = library(), self._consumer
 
         def ask() -> Any:
-            asked = CLIENTS.admin(self._address).list_consumer_group_offsets(
-                [place], require_stable=True, request_timeout=self._wait_s
-            )
-            return asked[self._name].result()
+            place = lib.TopicPartition(self._address.topic, 0)
+            [found] = consumer.committed([place], timeout=self._wait_s)
+            if found.error is not None:
+                raise lib.KafkaException(found.error)
+            return found
 
-        [found] = asked_again(self._address, ask, SystemClock()).topic_partitions
-        if found.error is not None:
-            raise lib.KafkaException(found.error)
+        found = asked_again(self._address, ask, SystemClock())
         if found.offset < 0 or not found.metadata:
             return Progress("", 0)
         try:
@@ -412,46 +456,62 @@ class TransactionalReceiver(Receiver):
                 the next call continues behind them.
             InvalidInputError: the topic refuses what is sent.
         """
-        for _ in range(TRIES):
+        if not self.share_out(epoch):
+            self._tried(partial(self._commit, epoch))
+            return
+        for number, file in enumerate(epoch.files):
+            share = TransactionalReceiver(self._sink, self._site, number)
             try:
-                with self._telling():
-                    self._commit(epoch)
-                    return
-            except _FencedError:
-                self.close()
-        raise self._away("others with the same transactional.id send at the same time")
+                share.commit(SinkEpoch(epoch.lineage, epoch.epoch, (file,)))
+            finally:
+                share.close()
+
+    def share_out(self, epoch: SinkEpoch) -> bool:
+        """Return whether slots may send the files of an epoch; notes first that there are so many.
+
+        Raises:
+            NotOwnerError: a newer driver sends.
+            ReceiverAwayError: no broker answers.
+        """
+        count = len(epoch.files)
+        if count < 2 or epoch.rows < SHARED_MESSAGES:
+            return False
+        if self._at.shares < count:
+            self._tried(partial(self._note_shares, count))
+        return True
+
+    def _note_shares(self, count: int) -> None:
+        if self._at.shares < count:
+            self._send((), msgspec.structs.replace(self._at, shares=count))
 
     def _commit(self, epoch: SinkEpoch) -> None:
-        if self._producer is not None:
-            self._producer.poll(0)
-        if self._producer is None or self._is_cut:
-            self._connect()
         at = self._at
         is_here = at.lineage == epoch.lineage and at.epoch == epoch.epoch
         if at.lineage == epoch.lineage and (at.epoch > epoch.epoch or (is_here and at.whole)):
             return
         done = at.messages if is_here else 0
         for messages, is_last in _transactions(epoch, done):
-            done += len(messages)
-            mine = (self._site.origin, self._site.generation)
-            self._send(messages, Progress(*mine, epoch.lineage, epoch.epoch, done, is_last))
+            done += sum(batch.num_rows for batch in messages)
+            progress = Progress(
+                self._site.origin,
+                self._site.generation,
+                epoch.lineage,
+                epoch.epoch,
+                done,
+                is_last,
+                self._at.shares,
+            )
+            self._send(messages, progress)
             fault("sink.part_sent")
 
-    def _send(self, messages: Sequence[_Message], progress: Progress) -> None:
+    def _send(self, messages: Sequence[pa.RecordBatch], progress: Progress) -> None:
         """Send messages and how far the sink is then, in one transaction."""
         producer, topic = self._producer, self._address.topic
         self._failed.clear()
         producer.begin_transaction()
-        for key, value, time, headers in messages:
-            while True:
-                try:
-                    given = {} if time is None else {"timestamp": time}
-                    producer.produce(topic, value, key, headers=headers, **given)
-                    break
-                except BufferError:
-                    producer.poll(0.1)
-                    if self._failed:
-                        raise library().KafkaException(self._failed[0]) from None
+        for batch in messages:
+            if not (self._batches and self._batches.produce(batch)):
+                self._send_each(batch)
         place = library().TopicPartition(
             topic, 0, max(0, progress.epoch), msgspec.json.encode(progress).decode()
         )
@@ -464,6 +524,22 @@ class TransactionalReceiver(Receiver):
             fault("sink.sent")
         self._bounded(lambda: producer.commit_transaction(COMMIT_S), COMMIT_S)
         self._at = progress
+
+    def _send_each(self, batch: pa.RecordBatch) -> None:
+        for row in batch.to_pylist():
+            given = {} if row["time"] is None else {"timestamp": row["time"]}
+            headers = row["headers"]
+            pairs = None if headers is None else [(one["name"], one["value"]) for one in headers]
+            while True:
+                try:
+                    self._producer.produce(
+                        self._address.topic, row["value"], row["key"], headers=pairs, **given
+                    )
+                    break
+                except BufferError:
+                    self._producer.poll(0.1)
+                    if self._failed:
+                        raise library().KafkaException(self._failed[0]) from None
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
@@ -501,6 +577,9 @@ class TransactionalReceiver(Receiver):
         """Close the clients; a transaction that is open is aborted by who comes next."""
         producer, self._producer = self._producer, None
         consumer, self._consumer = self._consumer, None
+        batches, self._batches = self._batches, None
+        if batches is not None:
+            batches.close()
         if producer is not None:
             with suppress(library().KafkaException):
                 producer.purge(blocking=False)
@@ -512,10 +591,19 @@ class TransactionalReceiver(Receiver):
 class DirectReceiver(TransactionalReceiver):
     """Looks at the topic when it is made; slots send, and it sends what a merge has prepared."""
 
+    @property
+    def _is_connected(self) -> bool:
+        return False
+
     def _connect(self) -> None:
         self.close()
         self._check_topic()
         self._check_schema()
+
+    def share_out(self, epoch: SinkEpoch) -> bool:
+        """Return that slots have sent it already."""
+        del epoch
+        return False
 
     def commit(self, epoch: SinkEpoch) -> None:
         """Send what files of an epoch have; those of a job's own epochs are none.
@@ -533,26 +621,35 @@ class DirectReceiver(TransactionalReceiver):
                     raise ReceiverAwayError(error.message, operator=self._site.operator) from error
 
 
-_Message = tuple[bytes | None, bytes | None, int | None, list[tuple[str, bytes]] | None]
+def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the bytes of each value; 0 for a null."""
+    lengths = pc.fill_null(pc.binary_length(values), 0)
+    return np.asarray(lengths, np.int64)
 
 
-def _transactions(epoch: SinkEpoch, done: int) -> Iterator[tuple[list[_Message], bool]]:
+def _transactions(epoch: SinkEpoch, done: int) -> Iterator[tuple[list[pa.RecordBatch], bool]]:
     """Yield the messages of an epoch behind the first ones, as transactions take them."""
-    waiting: list[_Message] = []
-    size = 0
+    waiting: list[pa.RecordBatch] = []
+    count = size = 0
     left = epoch.rows - done
-    for message in _messages(epoch, done):
-        waiting.append(message)
-        size += len(message[0] or b"") + len(message[1] or b"")
-        if len(waiting) >= TRANSACTION_MESSAGES or size >= TRANSACTION_BYTES:
-            left -= len(waiting)
-            yield waiting, left == 0
-            waiting, size = [], 0
+    for batch in _messages(epoch, done):
+        rest = batch
+        while rest.num_rows:
+            sizes = np.cumsum(_lengths(rest.column("key")) + _lengths(rest.column("value")))
+            fit = 1 + int(np.searchsorted(sizes, TRANSACTION_BYTES - size))
+            taken = rest.slice(0, min(fit, TRANSACTION_MESSAGES - count))
+            rest = rest.slice(taken.num_rows)
+            waiting.append(taken)
+            count, size = count + taken.num_rows, size + int(sizes[taken.num_rows - 1])
+            if count >= TRANSACTION_MESSAGES or size >= TRANSACTION_BYTES:
+                left -= count
+                yield waiting, left == 0
+                waiting, count, size = [], 0, 0
     if waiting or left:
         yield waiting, True
 
 
-def _messages(epoch: SinkEpoch, done: int) -> Iterator[_Message]:
+def _messages(epoch: SinkEpoch, done: int) -> Iterator[pa.RecordBatch]:
     """Yield the messages of an epoch behind the first ones."""
     for prepared in epoch.files:
         if done >= prepared.rows:
@@ -564,16 +661,5 @@ def _messages(epoch: SinkEpoch, done: int) -> Iterator[_Message]:
                 if done >= batch.num_rows:
                     done -= batch.num_rows
                     continue
-                rows = batch.slice(done)
+                yield batch.slice(done)
                 done = 0
-                headers = rows.column("headers").to_pylist()
-                yield from zip(
-                    rows.column("key").to_pylist(),
-                    rows.column("value").to_pylist(),
-                    rows.column("time").to_pylist(),
-                    [
-                        None if one is None else [(each["name"], each["value"]) for each in one]
-                        for one in headers
-                    ],
-                    strict=True,
-                )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from operator import is_not, methodcaller
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,7 @@ SILENT_S = 30.0
 POLL_S = 0.02
 """From one question for the ends to the next while a job waits for news."""
 
+_ERROR, _OFFSET = methodcaller("error"), methodcaller("offset")
 _GONE = {"_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"}
 
 
@@ -215,10 +218,12 @@ class TopicLog(ExternalLog):
         deadline = Deadline(self._clock, SILENT_S)
         while True:
             taken = reader.take(min(most, BATCH_MESSAGES), TAKE_S)
-            good = [message for message in taken if message.error() is None]
-            reached = 0
-            for message in taken if len(good) < len(taken) else ():
-                if (error := message.error()) is not None:
+            errors = list(map(_ERROR, taken))
+            good, reached = taken, 0
+            if any(map(is_not, errors, repeat(None))):
+                good = [one for one, error in zip(taken, errors, strict=True) if error is None]
+            for message, error in zip(taken, errors, strict=True) if good is not taken else ():
+                if error is not None:
                     reached = max(reached, self._passed(message, error, start, end))
                     if not good and reached < end:
                         self._check_end(reader.partition, end)
@@ -275,7 +280,7 @@ class TopicLog(ExternalLog):
             some = messages
         else:
             some = [messages[place] for place in decoded.places]
-        places = np.array([message.offset() for message in some], np.int64)
+        places = np.fromiter(map(_OFFSET, some), np.int64, len(some))
         return OffsetBatch(first, decoded.batch, places, behind)
 
 

@@ -147,6 +147,23 @@ class StandbyReport(msgspec.Struct, frozen=True, array_like=True):
     worked_ms: int = 0
 
 
+class SinkPart(msgspec.Struct, frozen=True, array_like=True):
+    """What one slot made for a sink: a file; ``checksum`` is the xxh3 of its bytes."""
+
+    operator: str
+    path: str
+    size: int
+    rows: int
+    checksum: int
+
+
+class ShareOrder(msgspec.Struct, frozen=True, array_like=True):
+    """A file of a committed epoch that a slot passes on to its sink: the ``share``-th of those."""
+
+    share: int
+    part: SinkPart
+
+
 class SlotOrder(msgspec.Struct, frozen=True):
     """All that one slot does in one level of one epoch.
 
@@ -159,7 +176,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     state directory that the tasks' stores are on; empty: any. ``origin`` is the lineage that the
     job began with: by it and the generation local directories are owned. ``standbys`` are all that
     the slot keeps of the level's stages. With ``leaves`` the slot does nothing but release these
-    tasks and their standbys; with ``renew``, of everything, and its process ends.
+    tasks and their standbys; with ``renew``, of everything, and its process ends. With ``shares``,
+    of an epoch that is committed, it does nothing but pass these on.
     """
 
     job: str
@@ -184,6 +202,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     range_bytes: int | None = None
     leaves: list[tuple[str, int]] = []
     renew: bool = False
+    shares: list[ShareOrder] = []
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -211,16 +230,6 @@ class OutputPart(msgspec.Struct, frozen=True, array_like=True):
     begin: int
     end: int
     rows: int
-
-
-class SinkPart(msgspec.Struct, frozen=True, array_like=True):
-    """What one slot made for a sink: a file; ``checksum`` is the xxh3 of its bytes."""
-
-    operator: str
-    path: str
-    size: int
-    rows: int
-    checksum: int
 
 
 class ExchangeFile(msgspec.Struct, frozen=True, array_like=True):

@@ -204,10 +204,22 @@ def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
     if order.leaves or order.renew:
         revoke(host, order)
         return SlotReport(order.slot, host.clock.new_id(), host.host, os.getpid())
+    if order.shares:
+        return _shared(order, host)
     report, damaged = _tried(order, host)
     if damaged is not None and host.repair(order, damaged):
         report, _ = _tried(order, host)
     return report
+
+
+def _shared(order: SlotOrder, host: SlotHost) -> SlotReport:
+    """Pass on shares of a committed epoch; an error is answered."""
+    failure = None
+    try:
+        host.shares.send(order, host.plans(order.plan))
+    except Exception as error:  # noqa: BLE001 - the driver passes on what is missing
+        failure = describe_failure(error)
+    return SlotReport(order.slot, host.clock.new_id(), host.host, os.getpid(), error=failure)
 
 
 def _tried(order: SlotOrder, host: SlotHost) -> tuple[SlotReport, Path | None]:

@@ -39,6 +39,7 @@ from headrace.runtime.orders import (
     StateTarget,
     TaskOrder,
 )
+from headrace.runtime.sink_shares import ShareSender
 from headrace.runtime.stage_task import StageTask, store_specs
 from headrace.runtime.standbys import StandbyStores, standby_specs
 from headrace.state.backend import Changes, DirectoryOwner, Position, SegmentSource, Target
@@ -247,6 +248,7 @@ class SlotHost:
         should_stop: says that the driver of a generation wants its epoch to end early.
         standbys: the standbys that this process keeps.
         loop: runs the asynchronous calls of all its tasks.
+        shares: passes on what a committed epoch sends to sinks.
         repair: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
         hot_keys: whether heavy keys are looked for.
@@ -268,6 +270,7 @@ class SlotHost:
     standbys: StandbyStores
     repair: Callable[[SlotOrder, Path], bool]
     loop: CallLoop
+    shares: ShareSender
     adopt_bytes: int = 4 << 20
     hot_keys: bool = True
 
@@ -282,6 +285,7 @@ def release_all(host: SlotHost) -> None:
     host.loop.close()
     host.merges.close()
     host.registry.close_all()
+    host.shares.close()
 
 
 def revoke(host: SlotHost, order: SlotOrder) -> None:

@@ -56,9 +56,12 @@ class ColumnReader:
         Args:
             lines: at least one, none of them blank.
         """
-        if not self._fits_json or not all(map(_is_object, lines)):
-            return None  # Arrow's reader dies of a null in place of an object
+        if not self._fits_json:
+            return None
         block = b"\n".join(lines)
+        are_plain = block.startswith(b"{") and block.count(b"\n{") == len(lines) - 1
+        if not are_plain and not all(map(_is_object, lines)):
+            return None  # Arrow's reader dies of a null in place of an object
         try:
             first = json.loads(lines[0])
             kinds = [self._json_kind(field, first) for field in self._spec.schema]
