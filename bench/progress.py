@@ -24,6 +24,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +92,23 @@ class Manifests(DataSource):
         return ManifestReader(self.options["folder"])
 
 
-def cpu_s() -> float:
-    """Return processor time of this process and of its JVM, seconds."""
-    me = psutil.Process()
-    found = [me, *(child for child in me.children() if child.name() == "java")]
-    return sum(sum(one.cpu_times()[:2]) for one in found)
+def used_s(name: str) -> float:
+    """Return processor time of this process's children of a name, seconds.
 
-
-def planners_s() -> float:
-    """Return processor time of processes of a Python data source, seconds."""
+    Workers of Spark come and go meanwhile.
+    """
     found = 0.0
     for child in psutil.Process().children(recursive=True):
-        if "streaming_source_runner" in " ".join(child.cmdline()):
-            found += sum(child.cpu_times()[:2])
+        with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+            if name in " ".join(child.cmdline()):
+                found += sum(child.cpu_times()[:2])
     return found
+
+
+def cpu_s() -> float:
+    """Return processor time of this process, of its JVM, and of a Python data source, seconds."""
+    mine = sum(psutil.Process().cpu_times()[:2])
+    return mine + used_s("SparkSubmit") + used_s("streaming_source_runner")
 
 
 def measure(way: str, home: Path, seconds: float, rows: int) -> dict[str, float]:
@@ -133,10 +137,10 @@ def measure(way: str, home: Path, seconds: float, rows: int) -> dict[str, float]
             frame = spark.readStream.format("manifests").option("folder", folder).load()
             frame.writeStream.format("noop").trigger(processingTime="1 second").start()
         time.sleep(WARM_S)
-        begun, before, first = time.monotonic(), cpu_s() + planners_s(), len(epochs)
+        begun, before, first = time.monotonic(), cpu_s(), len(epochs)
         time.sleep(seconds)
         took = time.monotonic() - begun
-        found["cpu"] = (cpu_s() + planners_s() - before) / took
+        found["cpu"] = (cpu_s() - before) / took
         found["epochs"] = (len(epochs) - first) / took
         found["epoch_ms"] = statistics.median(one.took_ms for one in epochs[first:])
         if way != "off":

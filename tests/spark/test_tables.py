@@ -93,6 +93,17 @@ def test_the_catalog_lists_what_came_since(spark: SparkSession, world: World) ->
     assert spark.table("headrace.streams.later").count() == 3
 
 
+def test_a_session_that_is_not_the_active_one_has_a_catalog_of_its_own(
+    spark: SparkSession, world: World
+) -> None:
+    spark.createDataFrame([(1,)], "a int")  # makes it the active one
+    own = spark.newSession()
+    headrace_spark.register(own, world.home)
+    assert SparkSession.getActiveSession() is not own
+    listed = own.sql("show tables in headrace.streams").collect()
+    assert [row.tableName for row in listed] == ["events"]
+
+
 def test_parts_dead_letters_and_the_warehouse_are_in_the_catalog(
     spark: SparkSession, world: World
 ) -> None:

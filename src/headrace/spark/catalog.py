@@ -12,7 +12,13 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from headrace.spark.java_classes import JAVA_ERRORS, class_loader, java_cause
+from headrace.spark.java_classes import (
+    JAVA_ERRORS,
+    class_loader,
+    java_cause,
+    java_session,
+    while_active,
+)
 
 CATALOG = "headrace"
 _CLASS = "headrace.spark.HeadraceCatalog"
@@ -28,14 +34,15 @@ def register_catalog(spark: SparkSession, home: Path) -> None:
         spark: the session, which knows the data source.
         home: folder of streams and jobs.
     """
-    session: Any = spark
     spark.conf.set(f"spark.sql.catalog.{CATALOG}", _CLASS)
     spark.conf.set(f"spark.sql.catalog.{CATALOG}.home", str(home.absolute()))
-    thread = session._jvm.java.lang.Thread.currentThread()
+    jvm: Any = spark.sparkContext._jvm
+    thread = jvm.java.lang.Thread.currentThread()
     before = thread.getContextClassLoader()
     thread.setContextClassLoader(class_loader(spark.sparkContext))
     try:  # Spark loads it now, and keeps it
-        session._jsparkSession.sessionState().catalogManager().catalog(CATALOG)
+        with while_active(spark):
+            java_session(spark).sessionState().catalogManager().catalog(CATALOG)
     except JAVA_ERRORS as error:
         spark.conf.unset(f"spark.sql.catalog.{CATALOG}")
         spark.conf.unset(f"spark.sql.catalog.{CATALOG}.home")

@@ -46,6 +46,7 @@ from headrace.graph.windows import Window, global_window
 from headrace.records.schema import unique_names
 from headrace.spark.catalog import register_catalog
 from headrace.spark.data_source import NAME, StreamSource
+from headrace.spark.java_classes import while_active
 from headrace.spark.run import run_job
 from headrace.spark.sessions import build_session
 from headrace.spark.slot_rdd import first_line
@@ -165,7 +166,8 @@ def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) ->
     spark.sql(f"create database if not exists {STREAMS} location '{place.as_uri()}'")
     for table, stream in _tables(names).items():
         source = _source_of(stream, str(folder))
-        spark.dataSource.register(source)
+        with while_active(spark):
+            spark.dataSource.register(source)
         spark.sql(f"drop table if exists {STREAMS}.`{table}`")
         spark.sql(f"create table {STREAMS}.`{table}` using `{source.name()}`")
     _register_warehouse(spark, folder, settings.warehouse_dir)
@@ -202,7 +204,8 @@ def register_source(spark: SparkSession) -> None:
 
         folder, home = str(Path.cwd()), str(_settings(None).home)
 
-    spark.dataSource.register(HomeSource)
+    with while_active(spark):  # Spark refuses a name that the active session alone has
+        spark.dataSource.register(HomeSource)
 
 
 def _settings(home: str | os.PathLike[str] | None) -> Settings:

@@ -7,6 +7,8 @@ started with it. Executors are given it only for what counts in their tasks.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +71,26 @@ def java_session(spark: SparkSession) -> Any:
     """Return a session as classes of Java take it."""
     session: Any = spark
     return session._jsparkSession
+
+
+@contextmanager
+def while_active(spark: SparkSession) -> Iterator[None]:
+    """Make a session the active one for a block: Spark looks there for settings and sources.
+
+    Args:
+        spark: the session; what was active before is so again afterwards.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(java_session(spark))
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
 
 
 def ship_classes(context: SparkContext) -> None:
