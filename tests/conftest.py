@@ -13,12 +13,15 @@ import pytest
 from tests.support import soak
 from tests.support.homes import forget_secrets
 from tests.support.memory import use_memory
+from tests.support.processes import LEAN
 from tests.support.runs import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["tests.sharing"]
+UNIT = Path(__file__).parent / "unit"
+sys.path.append(LEAN)  # some give processes the path of this one
 
 soak.load_profile()
 
@@ -70,6 +73,13 @@ def pytest_report_header() -> list[str]:
 def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A password of one test, such as ``wrong``, is a word of messages in the next one."""
     forget_secrets(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _lean_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What unit tests start does without pandas, which takes half a second each time."""
+    if request.path.is_relative_to(UNIT):
+        monkeypatch.setenv("PYTHONPATH", LEAN, prepend=os.pathsep)
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ KAFKA = "tests/servers/test_kafka"
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
-    """Lets each file be run by one process, and all files with clusters by the same.
+    """Lets each file be run by one process, and all files with clusters or Kafka by the same.
 
     A cluster has a JVM for each host and for each executor: two of them at once would be slow
-    enough for the hosts of one to be taken for frozen.
+    enough for the hosts of one to be taken for frozen. Kafka and its registry are started once.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -65,8 +65,8 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what a test is shared out with: the tests of its file, or all with clusters."""
-    return CLUSTERS if nodeid.startswith(CLUSTERS) else nodeid.partition("::")[0]
+    """Return what a test is shared out with: its file, or all with clusters and with Kafka."""
+    return CLUSTERS if nodeid.startswith((CLUSTERS, KAFKA)) else nodeid.partition("::")[0]
 
 
 def seconds() -> dict[str, float]:
@@ -86,9 +86,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put the files that take longest first, where several processes share them."""
     if hasattr(config, "workerinput"):
         known = seconds()
-        scopes = {item: scope_of(item.nodeid) for item in items}
         items.sort(
-            key=lambda item: (scopes[item].startswith(KAFKA), known.get(scopes[item], NEW_S)),
+            key=lambda item: (
+                item.nodeid.startswith(KAFKA),
+                known.get(scope_of(item.nodeid), NEW_S),
+            ),
             reverse=True,
         )
 

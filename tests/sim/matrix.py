@@ -24,7 +24,7 @@ from tests.support.changes import with_settings
 import headrace as hr
 from headrace.testing import TestDriver
 
-STEPS = 4
+STEPS = 3
 """How often a job is fed before its inputs end."""
 
 
@@ -34,6 +34,8 @@ class Subject(ABC):
     Args:
         driver: of the job that ``job`` returned, not started.
     """
+
+    steps: ClassVar[int] = STEPS
 
     def __init__(self, driver: TestDriver) -> None:
         self.driver = driver
@@ -224,8 +226,8 @@ class Related(Subject):
                     self.driver.feed(stream, part, partition)
         rate = {"k": step % 6, "rate": step, "at": self._now}
         self.driver.feed("rates", [rate, {**rate, "k": 2, "rate": 10 + step}])
-        text = None if step == 3 else f"text {step}"
-        self.driver.feed("codes", [{"code": step % 3, "text": text}])
+        text = None if step == STEPS - 1 else f"text {step}"
+        self.driver.feed("codes", [{"code": step % 2, "text": text}])
 
     def found(self) -> dict[str, Any]:
         """Return the outputs, and every store as committed."""
@@ -261,6 +263,7 @@ def whole(row: Any) -> dict[str, Any]:
 class Sent(Subject):
     """Files of every form, a table of the warehouse, an output and dead letters of one epoch."""
 
+    steps = 4  # the end of the inputs still has files to merge
     readers: ClassVar[dict[str, Callable[..., pl.DataFrame]]] = {
         "parquet": pl.read_parquet,
         "json_lines": pl.read_ndjson,

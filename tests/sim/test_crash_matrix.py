@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.sim.copies import check_at_least_once, expire_lease
-from tests.sim.matrix import STEPS, SUBJECTS, Copied, Held, Related, Subject
+from tests.sim.matrix import SUBJECTS, Copied, Held, Related, Subject
 from tests.support.pairwise import Cell, choices, pairs_of, pairwise
 from tests.support.soak import more
 
@@ -90,11 +90,11 @@ def test_whoever_dies_anywhere_loses_and_doubles_nothing(cell: Cell) -> None:
         durability="backup(30s)" if is_copied else "epoch",
     ) as driver:
         subject = kind(driver)
-        begin = {"first": 0, "middle": 2, "end": STEPS}[cell["moment"]]
+        begin = {"first": 0, "middle": kind.steps // 2, "end": kind.steps}[cell["moment"]]
         left = [cell["point"], cell["then"]]
-        for step in range(STEPS):
+        for step in range(kind.steps):
             subject.feed(step)
-            if step == STEPS - 1 == begin - 1:
+            if step == kind.steps - 1 == begin - 1:
                 break  # the end of the inputs finds rows that nobody has read
             if step < begin or not left:
                 subject.proceed()

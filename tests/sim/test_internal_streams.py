@@ -144,8 +144,11 @@ def mixed(way: str) -> hr.Job:
     return job
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0), (0, 0, 1), (1, 1, 0)])
-def test_a_stage_may_receive_files_and_the_bus(order: tuple[int, ...]) -> None:
+ORDERS = [[0, 1], [1, 0], [0, 0, 1], [1, 1, 0]]
+
+
+@pytest.mark.parametrize("order", more(ORDERS[::3], ORDERS), ids=str)
+def test_a_stage_may_receive_files_and_the_bus(order: list[int]) -> None:
     """Windows over both close at the lesser watermark, once, whichever side is ahead."""
     found = []
     for way in ("exchange", "bus"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.support.homes import Home
-from tests.support.processes import OWN_MODULES, ROOT
+from tests.support.processes import MODULES, ROOT
 
 APPS = ROOT / "examples" / "trending"
 JOBS = ("filterer", "joiner", "scorer", "top_events")
@@ -29,7 +29,7 @@ def run(home: Path, *words: str) -> str:
     command = [sys.executable, str(APPS / "run.py"), "--home", str(home)]
     command += ["--minutes", str(MINUTES), "--per-minute", str(PER_MINUTE), *words]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-    environment["PYTHONPATH"] = OWN_MODULES
+    environment["PYTHONPATH"] = MODULES
     ran = subprocess.run(
         command, capture_output=True, text=True, env=environment, check=False, timeout=240
     )

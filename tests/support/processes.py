@@ -12,6 +12,7 @@ from headrace.clock import Deadline, SystemClock
 from headrace.testing.servers import command, end_group, is_alive, kill, wait_until
 
 __all__ = [
+    "LEAN",
     "MODULES",
     "OWN_MODULES",
     "REAL_CLOCK",
@@ -28,7 +29,8 @@ ROOT = Path(__file__).parents[2]
 SOON_S = 90.0
 REAL_CLOCK = SystemClock()
 OWN_MODULES = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-MODULES = os.pathsep.join([OWN_MODULES, str(Path(__file__).with_name("without_pandas"))])
+LEAN = str(Path(__file__).with_name("without_pandas"))
+MODULES = os.pathsep.join([OWN_MODULES, LEAN])
 """The ``PYTHONPATH`` of processes that run jobs of tests; none of these jobs needs pandas."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.cli import done, headrace, refused
-from tests.support.processes import end_group
+from tests.support.processes import LEAN, end_group
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,7 +28,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def process(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{LEAN}", "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -80,7 +80,7 @@ def test_every_kept_epoch_is_as_it_was(make: Callable[..., TestDriver], seed: in
     keep = rng.choice([1, 3, 10, 25])
     driver = make(keep, seed)
     was: dict[int, dict[Any, Any]] = {}
-    for number in range(40):
+    for number in range(30):
         feed(driver, number)
         newest = driver.coordinator.state.epoch
         was[newest] = driver.store("last")

@@ -63,6 +63,7 @@ def test_a_java_that_fails_leaves_the_archive_that_was_there(
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_driver_starts_java_with_it(environ: dict[str, str], tmp_path: Path) -> None:
     """With the archive of the tests, where tools/spark_classes.sh has made it in the same way."""
     made, file = Path(sys.prefix) / "spark.jsa", archive_file(environ)

@@ -66,6 +66,12 @@ print(importlib.import_module("pyspark.daemon").__file__)
     assert Path(told.stdout.strip()) == Path(pyspark.__file__).parent / "daemon.py"
 
 
+@pytest.fixture(autouse=True)
+def _with_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon loads it, too."""
+    monkeypatch.delenv("PYTHONPATH")
+
+
 FORKED = """
 import json, os, sys
 import headrace.spark.daemon as daemon

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.support.soak import more
 
 import headrace as hr
 from headrace.errors import InvalidInputError, UnavailableError, UserFunctionError
@@ -112,14 +113,14 @@ def test_the_clock_moves_only_by_hand(driver: TestDriver) -> None:
     assert driver.output("totals")[-1] == {"user": "ann", "total": -1}
 
 
-@pytest.mark.parametrize(
-    "point",
-    sorted(
-        p
-        for p in FAULT_POINTS
-        if p.startswith(("epoch.", "commit.", "slot.", "bus.")) and not p.startswith("slot.merge")
-    ),
+POINTS = sorted(
+    p
+    for p in FAULT_POINTS
+    if p.startswith(("epoch.", "commit.", "slot.", "bus.")) and not p.startswith("slot.merge")
 )
+
+
+@pytest.mark.parametrize("point", more(POINTS[::3], POINTS))
 def test_a_crash_at_any_point_loses_and_doubles_nothing(point: str, tmp_path: Path) -> None:
     with TestDriver(budget, home=tmp_path, memory_bus=False, hosts=2) as driver:
         driver.create("payments", COLUMNS, time="at")
