@@ -35,7 +35,13 @@ from headrace.coordinator.epoch_ranges import (
     next_wall_deadline,
     plan_ranges,
 )
-from headrace.coordinator.epoch_records import EpochLimits, EpochPlan, EpochSummary, rows_behind
+from headrace.coordinator.epoch_records import (
+    EpochLimits,
+    EpochPlan,
+    EpochSummary,
+    StateSizes,
+    rows_behind,
+)
 from headrace.coordinator.expired_offsets import (
     expired_counts,
     jumps_past_expired,
@@ -140,6 +146,7 @@ class Coordinator:
         """Whether no epoch follows for now."""
         self._inputs = InputStreams(plan.job, bus, clock, planner)
         self._max_rows = self._limits.max_rows
+        self._sizes = StateSizes()
         self._slots: list[Slot] = []
         self._published = ""
         self._has_generation = False
@@ -475,7 +482,8 @@ class Coordinator:
         timings["total"] = round((self._clock.monotonic() - done.began) * 1000, 2)
         lag = rows_behind(self._plan, state, run.ends)
         copy = None if self._copier is None else self._copier.lag()
-        return EpochSummary.of(run, state, lag, done.rows, timings, copy)
+        size = self._sizes.total(state.tasks)
+        return EpochSummary.of(run, state, lag, done.rows, timings, size, copy)
 
     def plan_epoch(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""

@@ -349,61 +349,49 @@ def run_epochs(
     """
     retry = retry or RetryPolicy(clock, control.stop, 0)
     commands = coordinator.commands
+    lifecycle = DriverLifecycle().after(DriverStarted(coordinator.state.ended))
+    began = clock.monotonic()
     with control.stop.waking(commands.wake):
-        _run_epochs(coordinator, bus, clock, control, on_epoch, interval_ms, tick_ms, retry)
-
-
-def _run_epochs(
-    coordinator: Coordinator,
-    bus: Bus,
-    clock: Clock,
-    control: JobControl,
-    on_epoch: Callable[[EpochSummary], None],
-    interval_ms: int,
-    tick_ms: int,
-    retry: RetryPolicy,
-) -> None:
-    commands = coordinator.commands
-    lifecycle, began = (
-        DriverLifecycle().after(DriverStarted(coordinator.state.ended)),
-        clock.monotonic(),
-    )
-    while lifecycle.action is not DriverAction.RETURN:
-        match lifecycle.action:
-            case DriverAction.LOOK:
-                commands.looked()
-                before, lifecycle = lifecycle.phase, lifecycle.after(control.signals())
-                if lifecycle.phase is DriverPhase.PAUSED is not before:
-                    coordinator.event_log.record(*(MERGING if control.merging.is_set() else PAUSED))
-                if before is DriverPhase.PAUSED is not lifecycle.phase:
-                    coordinator.event_log.record(*RESUMED)
-                continue
-            case DriverAction.SERVE:
-                retry.retry_while_blocked(coordinator.serve_requests)
-                commands.wait(tick_ms / 1000)
-            case DriverAction.END_INPUTS:
-                retry.retry_while_blocked(coordinator.end_at_present)
-            case DriverAction.TURN:
-                began = clock.monotonic()
-                summary = retry.retry_while_blocked(coordinator.advance)
-                if summary is not None:
-                    on_epoch(summary)
-                lifecycle = lifecycle.after(EpochDone(summary is not None, coordinator.state.ended))
-                continue
-            case DriverAction.REST:
-                due = began + interval_ms / 1000
-                while not control.stop.is_set() and (rest := due - clock.monotonic()) > 0:
-                    commands.wait(rest)
-                    if not commands.has_news:
-                        break
+        while lifecycle.action is not DriverAction.RETURN:
+            match lifecycle.action:
+                case DriverAction.LOOK:
                     commands.looked()
-                    if not control.stop.is_set():
-                        serve = partial(coordinator.serve_requests, is_paused=control.is_paused)
-                        retry.retry_while_blocked(serve)
-            case DriverAction.AWAIT:
-                deadline_ms = coordinator.wall_deadline()
-                wait_for_news(bus, coordinator.seen_ends, deadline_ms, clock, tick_ms, commands)
-        lifecycle = lifecycle.after(StepDone())
+                    before, lifecycle = lifecycle.phase, lifecycle.after(control.signals())
+                    if lifecycle.phase is DriverPhase.PAUSED is not before:
+                        coordinator.event_log.record(
+                            *(MERGING if control.merging.is_set() else PAUSED)
+                        )
+                    if before is DriverPhase.PAUSED is not lifecycle.phase:
+                        coordinator.event_log.record(*RESUMED)
+                    continue
+                case DriverAction.SERVE:
+                    retry.retry_while_blocked(coordinator.serve_requests)
+                    commands.wait(tick_ms / 1000)
+                case DriverAction.END_INPUTS:
+                    retry.retry_while_blocked(coordinator.end_at_present)
+                case DriverAction.TURN:
+                    began = clock.monotonic()
+                    summary = retry.retry_while_blocked(coordinator.advance)
+                    if summary is not None:
+                        on_epoch(summary)
+                    lifecycle = lifecycle.after(
+                        EpochDone(summary is not None, coordinator.state.ended)
+                    )
+                    continue
+                case DriverAction.REST:
+                    due = began + interval_ms / 1000
+                    while not control.stop.is_set() and (rest := due - clock.monotonic()) > 0:
+                        commands.wait(rest)
+                        if not commands.has_news:
+                            break
+                        commands.looked()
+                        if not control.stop.is_set():
+                            serve = partial(coordinator.serve_requests, is_paused=control.is_paused)
+                            retry.retry_while_blocked(serve)
+                case DriverAction.AWAIT:
+                    deadline_ms = coordinator.wall_deadline()
+                    wait_for_news(bus, coordinator.seen_ends, deadline_ms, clock, tick_ms, commands)
+            lifecycle = lifecycle.after(StepDone())
 
 
 def wait_for_news(

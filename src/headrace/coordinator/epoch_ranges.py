@@ -367,8 +367,8 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
         held = state.tasks.get(name, NEW_TASK)
         due = held.event_deadline is not None and held.event_deadline <= watermark
         due = due or (held.wall_deadline is not None and held.wall_deadline <= wall_ms)
-        ranges = (feeds or {}).get(task, [])
-        has_news = rows[task] or any(wanted.start < wanted.stop for wanted in ranges)
+        ranges = feeds.get(task, []) if feeds else []
+        has_news = rows[task] or (ranges and any(one.start < one.stop for one in ranges))
         if has_news or due or all_tasks or name in moved:
             groups = group_range(task, stage.tasks, state.key_groups)
             size = held.snapshot_bytes + held.segment_bytes

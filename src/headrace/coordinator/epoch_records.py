@@ -18,7 +18,13 @@ from headrace.config.sections import EARLIEST, StartPosition
 from headrace.coordinator.backup import BackupLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.inputs import with_positions
-from headrace.coordinator.manifest import InputPosition, JobState, partition_lags, state_bytes
+from headrace.coordinator.manifest import (
+    InputPosition,
+    JobState,
+    TaskState,
+    partition_lags,
+    state_bytes,
+)
 from headrace.coordinator.placement import PlacementRules, Slot
 from headrace.coordinator.slot_reports import EpochMetrics
 from headrace.errors import HeadraceError, UnavailableError
@@ -187,6 +193,24 @@ class EpochLimits:
         return bound
 
 
+class StateSizes:
+    """About how much the live entries of a job take; only tasks that changed are counted again."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[TaskState, int]] = {}
+
+    def total(self, tasks: Mapping[str, TaskState]) -> int:
+        """Return the bytes of all tasks, by name."""
+        known = self._known
+        for name, task in tasks.items():
+            held = known.get(name)
+            if held is None or held[0] is not task:
+                known[name] = task, state_bytes(task)
+        if len(known) > len(tasks):
+            known = self._known = {name: known[name] for name in tasks}
+        return sum([size for _, size in known.values()])
+
+
 @dataclass(frozen=True)
 class EpochSummary:
     """What one epoch did; times are milliseconds of the driver's clock.
@@ -229,9 +253,10 @@ class EpochSummary:
         lag: int,
         output_rows: int,
         timings_ms: dict[str, float],
+        size: int,
         copy: BackupLag | None = None,
     ) -> EpochSummary:
-        """Sum up a committed epoch; ``timings_ms`` holds its ``total``."""
+        """Sum up a committed epoch; ``timings_ms`` has its ``total``, ``size`` is of the state."""
         took_ms = timings_ms.pop("total")
         changed = [change for change in run.tasks.values() if change.segment]
         return cls(
@@ -242,7 +267,7 @@ class EpochSummary:
             counts=dict(run.counts),
             watermark=min(state.watermarks.values(), default=NO_WATERMARK),
             lag=lag,
-            state_bytes=sum(map(state_bytes, state.tasks.values())),
+            state_bytes=size,
             changelog_bytes=sum([one.segment.bytes for one in changed if one.segment is not None]),
             output_rows=output_rows,
             ended=state.ended,

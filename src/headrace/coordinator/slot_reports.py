@@ -75,11 +75,10 @@ class EpochMetrics:
             where = (levels.get(report.slot, 0), report.slot, report.host, report.process)
             self.slots.append(SlotMetrics(*where, len(report.tasks), report.timings_ms))
             for task in report.tasks:
-                name = task_name(task.stage, task.task)
                 if task.stores:
-                    self.stores[name] = task.stores
+                    self.stores[task_name(task.stage, task.task)] = task.stores
                 if task.hot_keys:
-                    self.hot_keys[name] = task.hot_keys
+                    self.hot_keys[task_name(task.stage, task.task)] = task.hot_keys
 
     def timings_ms(self) -> dict[str, float]:
         """Return what each step took, all slots together, ms."""

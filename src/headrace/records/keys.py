@@ -399,6 +399,11 @@ def group_range(task: int, tasks: int, groups: int) -> tuple[int, int]:
     return task * groups // tasks, (task + 1) * groups // tasks
 
 
+def group_bounds(tasks: int, groups: int) -> Int64s:
+    """Return the first key group of each task, and the one after the last; see ``group_range``."""
+    return np.arange(tasks + 1) * groups // tasks
+
+
 SAMPLE_ROWS = 1024
 LEAST_ROWS = 4 * SAMPLE_ROWS
 

@@ -23,7 +23,7 @@ from headrace.graph.operators import RunningAggregate
 from headrace.graph.windows import GlobalWindow, Hopping, Tumbling
 from headrace.plan.stages import HIDDEN, UNKEYED, Combined, Exchange
 from headrace.records.frame import encode_frame, read_frame, read_header
-from headrace.records.keys import encode_columns, key_groups, key_hashes
+from headrace.records.keys import encode_columns, group_bounds, key_groups, key_hashes
 from headrace.records.schema import normalise
 from headrace.records.xxh64 import UInt64s
 from headrace.runtime.chunk import Chunk, Groups, Ints, from_exchange
@@ -197,8 +197,8 @@ class ExchangeWriter:
         self._pieces.append((chunk.to_exchange(self._schema), groups))
         self.rows += chunk.rows
 
-    def write(self, files: Files, path: Path) -> tuple[int, list[int]]:
-        """Write the file and return its bytes and the rows of each key group.
+    def write(self, files: Files, path: Path, tasks: int) -> tuple[int, list[int]]:
+        """Write the file and return its bytes and the rows for each of the tasks that receive it.
 
         It is not made durable: after a loss of power its epoch never happened.
         """
@@ -215,7 +215,9 @@ class ExchangeWriter:
         columns = [pa.array(positions, pa.int64()), pa.array(starts, _INDEX[1].type)]
         index = pa.record_batch(columns, schema=_INDEX)
         chunks += [*encode_frame(index), _TAIL.pack(position)]
-        return files.write_new(path, chunks, durable=False), totals.tolist()
+        before = np.concatenate([[0], np.cumsum(totals)])  # of each key group
+        rows = np.diff(before[group_bounds(tasks, self._groups)])
+        return files.write_new(path, chunks, durable=False), rows.tolist()
 
     def frames(self) -> Iterator[tuple[pa.RecordBatch, Starts]]:
         """Yield the rows sorted by key group, frame by frame, and where each group begins."""
@@ -249,19 +251,16 @@ class ExchangeReader:
         if self._data.size < _TAIL.size:
             raise CorruptDataError(f"exchange file {path} is cut short", file=str(path))
         at = _TAIL.unpack(self._data.slice(self._data.size - _TAIL.size).to_pybytes())[0]
-        if read_header(self._data, at, self._origin).end != self._data.size - _TAIL.size:
+        frame = read_header(self._data, at, self._origin)
+        if frame.end != self._data.size - _TAIL.size:
             raise CorruptDataError(
                 f"exchange file {path} is damaged: its last 8 bytes name no index", file=str(path)
             )
-        index = self._frame(at, _INDEX)
+        index = read_frame(self._data, frame, _INDEX, self._origin)
         self._positions: list[int] = index.column(0).to_pylist()
         starts = index.column(1).flatten().to_numpy()
         self._starts = starts.reshape(len(self._positions), -1) if len(starts) else starts
         self._batches: dict[int, pa.RecordBatch] = {}
-
-    def _frame(self, position: int, schema: pa.Schema) -> pa.RecordBatch:
-        frame = read_header(self._data, position, self._origin)
-        return read_frame(self._data, frame, schema, self._origin)
 
     def read(self, first: int, last: int) -> Iterator[Chunk]:
         """Yield the rows of key groups ``first`` to before ``last``, frame by frame."""
@@ -271,7 +270,9 @@ class ExchangeReader:
             if begin == end:
                 continue
             if number not in self._batches:
-                self._batches[number] = self._frame(position, self._schema)
+                frame = read_header(self._data, position, self._origin)
+                batch = read_frame(self._data, frame, self._schema, self._origin)
+                self._batches[number] = batch
             sizes = np.diff(starts[first : last + 1])
             groups = np.repeat(np.arange(first, last, dtype=np.uint16), sizes)
             yield from_exchange(self._batches[number].slice(begin, end - begin), groups)

@@ -24,7 +24,6 @@ from headrace.errors import (
 from headrace.faults import fault
 from headrace.files import disk_error
 from headrace.plan.stages import CallLimits, Exchange, Stage
-from headrace.records.keys import group_range
 from headrace.runtime.async_calls import AsyncCalls
 from headrace.runtime.async_loop import CallLoop, LoopClient
 from headrace.runtime.async_process import SourceCallNode
@@ -62,8 +61,6 @@ from headrace.runtime.source import SourceReader
 from headrace.runtime.stage_task import StageTask, store_specs
 from headrace.state.broadcast import BroadcastTable
 from headrace.state.remote_store import Stamp
-from headrace.state.restore import FOLDER as RECOVERY
-from headrace.state.restore import RestoreProgressFile
 from headrace.state.segment import CHANGELOG, SegmentHeader
 from headrace.state.task_state import TaskState
 
@@ -256,14 +253,7 @@ class _Attempt:
         self._timings: dict[str, float] = {}
         self._names: list[str] = []
         self._built: list[StageTask] = []
-        self._recovery = RestoreProgressFile(
-            host.storage / RECOVERY / f"{order.generation:08d}-{order.slot:04d}.json",
-            host.clock,
-            order.slot,
-            order.epoch,
-            {(t.stage, t.task): t.state.bytes for t in order.tasks},
-        )
-        self._stores = SlotStores(order, host, attempt, self._recovery)
+        self._stores = SlotStores(order, host, attempt)
         self._tables: dict[str, BroadcastTable] = {}
         self._reads_since: float | None = None
 
@@ -337,7 +327,7 @@ class _Attempt:
             stage = self._stages[task.stage]
             state = self._stores.state(stage, task)
             ready.append(_ReadyTask(task, stage, state, self._runtime(stage, task, state)))
-        self._recovery.close()
+        self._stores.end_restore()
         return ready
 
     def _merge(self, ready: list[_ReadyTask]) -> list[MergedTask]:
@@ -352,7 +342,7 @@ class _Attempt:
 
     def abandon(self) -> None:
         """Close the users' processors, which no later attempt continues with."""
-        self._recovery.close()
+        self._stores.end_restore()
         for runtime in self._built:
             with suppress(Exception):  # the error that ended the attempt is the one to report
                 runtime.close()
@@ -552,13 +542,9 @@ class _Attempt:
             for ending, writer in node.take():
                 name = f"exchange/{self._stem}-{task.task}-{number}-{len(self._names)}.{ending}"
                 self._names.append(name)
-                size, totals = writer.write(self._host.files, self._host.storage / name)
                 target = self._plan.by_index[node.exchange.target_stage]
-                rows = []
                 tasks = self._order.task_counts.get(target.name, target.tasks)
-                for number_of in range(tasks):
-                    first, last = group_range(number_of, tasks, self._plan.key_groups)
-                    rows.append(sum(totals[first:last]))
+                size, rows = writer.write(self._host.files, self._host.storage / name, tasks)
                 files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
         return files
 

@@ -45,6 +45,7 @@ from headrace.runtime.standbys import StandbyStores, standby_specs
 from headrace.state.backend import Changes, DirectoryOwner, Position, SegmentSource, Target
 from headrace.state.broadcast import BroadcastTable
 from headrace.state.columnar_table import TableChanges
+from headrace.state.restore import FOLDER as RECOVERY
 from headrace.state.restore import RestoreProgressFile, TaskName
 from headrace.state.segment import SegmentHeader, SegmentInfo
 from headrace.state.segment_writer import SegmentWriter
@@ -310,14 +311,11 @@ class SlotStores:
         order: of the slot.
         host: its process.
         attempt: its name.
-        recovery: gets what is read.
     """
 
-    def __init__(
-        self, order: SlotOrder, host: SlotHost, attempt: str, recovery: RestoreProgressFile
-    ) -> None:
+    def __init__(self, order: SlotOrder, host: SlotHost, attempt: str) -> None:
         self._order, self._host, self._id = order, host, attempt
-        self._recovery = recovery
+        self._progress: RestoreProgressFile | None = None  # of the restore of its stores
 
     def state(self, stage: Stage, task: TaskOrder) -> TaskState | None:
         """Open a task's stores and bring them to the committed state; ``None``: it has none."""
@@ -329,13 +327,26 @@ class SlotStores:
         if host.standbys.held:
             host.standbys.stop(key)
         state = host.registry.get(key, lambda: self._opened(specs, task), task.groups)
-        self._recovery.task(stage.name, task.task)
-        state.catch_up(self._target(task.state), self._committed, self._recovery)
+        progress = self._progress = self._progress or self._begun_restore()
+        progress.task(stage.name, task.task)
+        state.catch_up(self._target(task.state), self._committed, progress)
         before = order.watermarks_before.get(stage.name, NO_WATERMARK)
         if task.held is not None:  # what follows calls that were waited for is not further
             before = min(before, task.held)
         state.begin(order.epoch, self._id, order.time_ms, before, task.swept_ms)
         return state
+
+    def _begun_restore(self) -> RestoreProgressFile:
+        order, host = self._order, self._host
+        name = f"{order.generation:08d}-{order.slot:04d}.json"
+        sizes = {(task.stage, task.task): task.state.bytes for task in order.tasks}
+        path = host.storage / RECOVERY / name
+        return RestoreProgressFile(path, host.clock, order.slot, order.epoch, sizes)
+
+    def end_restore(self) -> None:
+        """Forget how far the restore is, once it is over or given up."""
+        if self._progress is not None:
+            self._progress.close()
 
     def _opened(self, specs: list[StoreSpec], of: TaskOrder | StandbyOrder) -> TaskState:
         job, host, registry = self._order.job, self._host, self._host.registry

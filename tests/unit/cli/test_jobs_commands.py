@@ -95,6 +95,18 @@ def test_state_is_told_from_the_first_epoch_on(tmp_path: Path) -> None:
         assert jobs(driver, "describe", "shop")["state_bytes"] == summary.state_bytes > 0
 
 
+def test_the_size_of_the_state_follows_epochs_and_rescales(tmp_path: Path) -> None:
+    """A driver counts only those tasks again that have changed."""
+    with TestDriver(shop, tasks=4, home=tmp_path, memory_bus=False) as driver:
+        driver.create("orders", COLUMNS, time="at", key=["user"])
+        for users, tasks in (("abcdefgh", 4), ("a", 4), ("ah", 1), ("ij", 2), ("a", 2)):
+            driver.feed("orders", orders(*users))
+            driver.coordinator.rescale(tasks)
+            summary = driver.advance()
+            assert summary is not None
+            assert jobs(driver, "describe", "shop")["state_bytes"] == summary.state_bytes > 0
+
+
 def test_a_home_without_jobs(tmp_path: Path) -> None:
     assert "no jobs in" in done("jobs", "ls", "--home", tmp_path)
     assert "no committed epoch of job 'x'" in refused("jobs", "describe", "x", "--home", tmp_path)

@@ -15,7 +15,7 @@ from tests.support.limits import limit
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import TIME, WATERMARK
-from headrace.records.keys import encode_key, key_group
+from headrace.records.keys import encode_key, group_range, key_group
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.exchange import ExchangeReader, ExchangeWriter
 
@@ -30,11 +30,13 @@ def chunk(keys: list[str | None], first: int, width: int = 0) -> Chunk:
     return Chunk(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), times, times - 5)
 
 
-def write(path: Path, chunks: list[Chunk], groups: int, schema: pa.Schema = SCHEMA) -> Any:
+def write(
+    path: Path, chunks: list[Chunk], groups: int, schema: pa.Schema = SCHEMA, tasks: int = 1
+) -> Any:
     writer = ExchangeWriter(schema, ("k",), groups)
     for piece in chunks:
         writer.add(piece)
-    return writer.write(FILES, path)
+    return writer.write(FILES, path, tasks)
 
 
 def read(path: Path, first: int, last: int, schema: pa.Schema = SCHEMA) -> list[tuple[Any, ...]]:
@@ -54,11 +56,13 @@ KEYS = st.lists(st.sampled_from([None, "", "a", "b", "ä", "key"]), max_size=12)
     pieces=st.lists(KEYS.filter(bool), min_size=1, max_size=6),
     groups=st.sampled_from([1, 2, 7, 64, 65_536]),
     frame_rows=st.sampled_from([1, 5, 1000]),
+    tasks=st.sampled_from([1, 3, 64]),
 )
 def test_each_group_gets_its_rows_in_order(
-    tmp_path_factory: Any, pieces: list[Any], groups: int, frame_rows: int
+    tmp_path_factory: Any, pieces: list[Any], groups: int, frame_rows: int, tasks: int
 ) -> None:
     """Any number of groups and frames: no row lost, none twice, order kept within a key."""
+    tasks = min(tasks, groups)
     path = tmp_path_factory.mktemp("x") / "file"
     rows: list[tuple[str | None, int]] = []
     chunks = []
@@ -67,7 +71,7 @@ def test_each_group_gets_its_rows_in_order(
         rows += [(key, len(rows) + n) for n, key in enumerate(keys)]
     with pytest.MonkeyPatch.context() as patch:
         limit(patch, exchange_frame_rows=frame_rows)
-        size, totals = write(path, chunks, groups)
+        size, counted = write(path, chunks, groups, tasks=tasks)
     assert size == path.stat().st_size
     found = read(path, 0, groups)
     assert sorted(found, key=lambda row: row[2]) == [
@@ -75,7 +79,9 @@ def test_each_group_gets_its_rows_in_order(
     ]
     for key in {key for key, _ in rows}:
         assert [n for k, n in rows if k == key] == [n for _, k, n in found if k == key]
-    assert totals == np.bincount([row[0] for row in found], minlength=groups).tolist()
+    totals = np.bincount([row[0] for row in found], minlength=groups)
+    ranges = [group_range(task, tasks, groups) for task in range(tasks)]
+    assert counted == [totals[first:last].sum() for first, last in ranges]
     cut = groups // 2
     halves = read(path, 0, cut) + read(path, cut, groups)
     assert sorted(halves, key=_order) == sorted(found, key=_order)
