@@ -3,7 +3,9 @@
 A stream has N keys of twelve digits, in an order like none, each with a number. `headrace serve
 --keep disk` reads it within a control group that has `--memory` MiB for its process and for the
 pages of its files; where no group can be made, `bounded` is false. `served_keys_a_second` is from
-the start of the command until the table is served; then `redis-benchmark` asks for keys by chance.
+the start of the command until the table is served, and `load_cpu_s` the seconds of cores that this
+took, which another program beside does not change much; then `redis-benchmark` asks for keys by
+chance.
 
 `--filters` is another measurement: how many keys a second one thread reads, one by one, from
 3 million on disk with a cache of 3 MB, where filters are read whole, and in pieces as they are.
@@ -88,6 +90,12 @@ def own_memory(process: int) -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("RssAnon"))) * 1024
 
 
+def cpu_s(process: int) -> float:
+    """Return the seconds of a core that a process has used, of all its threads."""
+    words = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def folder_bytes(folder: Path) -> int:
     """Return the size of the files in a folder."""
     return sum(one.stat().st_size for one in folder.rglob("*") if one.is_file())
@@ -140,12 +148,14 @@ def main() -> None:
             began = time.perf_counter()
             try:
                 served = json.loads(process.stdout.readline())
-                load_s = time.perf_counter() - began
+                load_s, load_cpu_s = time.perf_counter() - began, cpu_s(process.pid)
                 port = int(told["address"].rpartition(":")[2])
                 rates = serving.rates(port, given.keys, given.requests)
                 found = {
                     "keys": served["keys"],
                     "served_keys_a_second": round(served["keys"] / load_s),
+                    "load_s": round(load_s),
+                    "load_cpu_s": round(load_cpu_s),
                     "limit_mb": given.memory,
                     "bounded": group.is_there,
                     "group_most_mb": group.most() >> 20,

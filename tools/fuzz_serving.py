@@ -2,11 +2,14 @@
 
     pip install atheris
     python tools/fuzz_serving.py FOLDER -max_total_time=600
-    python tools/fuzz_serving.py keep FOLDER
+    mkdir SMALL
+    python tools/fuzz_serving.py SMALL FOLDER -merge=1
+    python tools/fuzz_serving.py keep SMALL
 
 FOLDER gets the inputs that are kept, those of `tests/unit/serving/inputs.txt` first, and what
-reaches new code; the options are those of libFuzzer. `keep` writes the folder to that file, which a
-test replays. The first byte of an input says in which
+reaches new code; the options are those of libFuzzer. `-merge=1` brings into SMALL those inputs of
+FOLDER that reach something which others of them do not. `keep` writes a folder to that file, which
+a test replays. The first byte of an input says in which
 pieces the others come. It fails where a session raises, answers with what is no reply, gives
 something away before the password, or where the pieces change what is answered.
 """
@@ -26,6 +29,7 @@ with suppress(ImportError):  # a test replays inputs without it
 
 with atheris.instrument_imports(include=["headrace.serving"]) if atheris else nullcontext():
     from headrace.clock import SystemClock
+    from headrace.serving import redis_session
     from headrace.serving.entries import MemoryEntries
     from headrace.serving.redis_session import RedisSession, ServerFacts
     from headrace.serving.resp import RequestLimits
@@ -34,6 +38,7 @@ with atheris.instrument_imports(include=["headrace.serving"]) if atheris else nu
 
 INPUTS = Path(__file__).parent.parent / "tests" / "unit" / "serving" / "inputs.txt"
 CLOCK = SystemClock()
+redis_session.FEW_BYTES = 0  # short inputs take the way of long ones, too
 SECRET, PASSWORD = b"Oslo", b"of-the-fuzzer"
 LIMITS = RequestLimits(request_bytes=4096, arguments=64)
 CHANGING = (b"INFO", b"SCAN", b"HR.")
@@ -102,9 +107,11 @@ def main() -> None:
         return
     folder = Path(sys.argv[1])
     folder.mkdir(exist_ok=True)
-    for data in kept_inputs():
+    is_merge = any(word.startswith("-merge") for word in sys.argv)
+    for data in () if is_merge else kept_inputs():
         (folder / sha1(data, usedforsecurity=False).hexdigest()).write_bytes(data)
-    atheris.Setup(sys.argv, one_input)
+    # libFuzzer runs these words again, in a shell, where it merges.
+    atheris.Setup([f"{sys.executable} {sys.argv[0]}", *sys.argv[1:]], one_input)
     atheris.Fuzz()
 
 

@@ -21,7 +21,8 @@ from headrace.coordinator.inspection import job_reader
 from headrace.coordinator.leader_lease import LeaderLease
 from headrace.coordinator.outputs import publish_internal_streams
 from headrace.errors import UnavailableError
-from headrace.files import Bytes, Files
+from headrace.files import Bytes, DiskFullError, Files
+from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.segment import SegmentReader
 from headrace.state.segment_writer import SegmentWriter
 from headrace.testing import TestDriver
@@ -38,6 +39,7 @@ __all__ = [
     "loopback_is_far",
     "no_route",
     "refuse_lease_once",
+    "refuse_loading_once",
     "refuse_publishing_once",
     "refused_folder",
     "refused_merges",
@@ -168,6 +170,20 @@ def refuse_lease_once(patch: pytest.MonkeyPatch) -> None:
         renew(lease)
 
     patch.setattr(LeaderLease, "renew", full)
+
+
+def refuse_loading_once(patch: pytest.MonkeyPatch) -> list[str]:
+    """Let the disk be full when RocksDB is next given sorted files; returns what was refused."""
+    load, refused = RocksDBBackend.load, list[str]()
+
+    def loading(backend: RocksDBBackend, store: str, batches: Any) -> None:
+        if not refused:
+            refused.append(store)
+            raise DiskFullError("no space left")
+        load(backend, store, batches)
+
+    patch.setattr(RocksDBBackend, "load", loading)
+    return refused
 
 
 @contextmanager

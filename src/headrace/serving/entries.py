@@ -6,11 +6,15 @@ RocksDB of the state layer, as the stores of a task are; it ends with its server
 
 from __future__ import annotations
 
+import re
 import shutil
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from itertools import repeat
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise, repeat
+from operator import itemgetter
 from pathlib import Path
 
 import polars as pl
@@ -23,13 +27,30 @@ from headrace.state.backend import Columns
 from headrace.state.rocksdb import RocksDBBackend, RocksDBSettings
 
 CHUNK_ROWS = 1_000_000
-"""So many entries are sorted at once while a table on disk is filled."""
+"""So many entries are sorted at once while a table on disk is filled, and merged at once."""
+
+SAMPLES = 64
+"""So many keys of each sorted run say where the ranges that are merged at once begin."""
 
 STEPS = 16
 """In so many steps they are written."""
 
+HUGE_ROWS = 50_000
+"""From so many entries on, finding the page of one takes as long as reading it."""
+
+_HUGE_BYTES, _HUGEPAGE, _COLLAPSE = 2 << 20, 14, 25  # of Linux
+_FULL = 0.75
+
 _STORE = "entries"
+_REGION = re.compile(
+    r"^([0-9a-f]+-[0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?\nSize: +(\d+) kB\n(?:(?!Rss).*\n)*"
+    r"Rss: +(\d+) kB$",
+    re.MULTILINE,
+)
+"""Of /proc/self/smaps: memory of no file, its size and what of it is there."""
+
 _BYTES = pa.large_binary()
+_key = pa.LargeBinaryScalar.as_py
 _STORED = pa.schema([("key", _BYTES), ("value", _BYTES)])
 SETTINGS = RocksDBSettings(in_pieces=True)
 _HEAD = b"\0\0"
@@ -54,9 +75,14 @@ class Entries(Closeable):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, ``None`` where there is none."""
 
-    def replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes]:
-        """Return the reply of each key in Redis's protocol, ``null`` where there is none."""
-        return bulks_or(null, self.get_many(keys))
+    def replies(self, keys: Sequence[bytes], null: bytes) -> tuple[Sequence[bytes], int]:
+        """Return the reply of each key in Redis's protocol, ``null`` where there is none.
+
+        Returns:
+            The replies, and how many of them are ``null``.
+        """
+        values = self.get_many(keys)
+        return bulks_or(null, values), values.count(None)
 
     @abstractmethod
     def scan(self, low: bytes, high: bytes | None, most: int) -> list[tuple[bytes, bytes]]:
@@ -82,6 +108,11 @@ class MemoryEntries(Entries):
         """Add entries."""
         self._replies.update(zip(keys, bulks(values), strict=True))
 
+    def loaded(self) -> None:
+        """Make reads of many entries quicker."""
+        if len(self._replies) >= HUGE_ROWS:
+            use_huge_pages()
+
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete."""
         held = self._replies
@@ -101,9 +132,15 @@ class MemoryEntries(Entries):
         found = map(self._replies.get, keys)
         return [None if reply is None else bulk_value(reply) for reply in found]
 
-    def replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes]:
+    def replies(self, keys: Sequence[bytes], null: bytes) -> tuple[Sequence[bytes], int]:
         """Return the reply of each key."""
-        return list(map(self._replies.get, keys, repeat(null)))
+        held = self._replies
+        try:
+            # One call for all keys, and no look at what was found.
+            return ((held[keys[0]],) if len(keys) == 1 else itemgetter(*keys)(held)), 0
+        except KeyError:
+            found = list(map(held.get, keys, repeat(null)))
+            return found, found.count(null)
 
     def scan(self, low: bytes, high: bytes | None, most: int) -> list[tuple[bytes, bytes]]:
         """Return the first entries of a range."""
@@ -139,6 +176,10 @@ class MemoryEntries(Entries):
 class DiskEntries(Entries):
     """Entries in a RocksDB of their own, of any size.
 
+    It is filled as files are sorted that do not fit memory: in sorted runs, which are merged range
+    by range into files that do not overlap. RocksDB takes those in as they are, compacts nothing,
+    and a read looks at one of them. Sorting is done beside reading, and merging beside writing.
+
     Args:
         folder: on a local disk; made, and removed at the end.
         settings: memory, and how filters are read.
@@ -155,21 +196,53 @@ class DiskEntries(Entries):
         shutil.rmtree(folder, ignore_errors=True)
         self._backend = RocksDBBackend(folder, (_STORE,), settings=settings)
         self._waiting: list[Columns] = []
+        self._runs: list[Future[_Run]] = []
+        self._beside = ThreadPoolExecutor(1, "headrace-sorting")
         self._count = 0
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries, by sorted files."""
+        if not keys:
+            return
         self._waiting.append((pa.array(keys, _BYTES), pa.array(values, _BYTES)))
         if sum(len(found) for found, _ in self._waiting) >= self._chunk_rows:
-            self.loaded()
+            waiting, self._waiting = self._waiting, []
+            if len(self._runs) > 1:
+                self._runs[-2].result()  # two at most are sorted or wait for it
+            path = self._folder / f"run-{len(self._runs)}.arrow"
+            self._runs.append(self._beside.submit(_Run, path, waiting))
 
     def loaded(self) -> None:
         """Write what waits, in the order of keys."""
+        runs, self._runs = [one.result() for one in self._runs], []
         waiting, self._waiting = self._waiting, []
-        if waiting:
-            rows = _in_order(waiting)
+        if runs:
+            if waiting:
+                runs.append(_Run(self._folder / f"run-{len(runs)}.arrow", waiting))
+            self._backend.load(_STORE, self._steps(self._merged(runs)))
+            for run in runs:
+                run.remove()
+        elif waiting:
+            self._backend.load(_STORE, self._steps([_in_order(waiting)]))
+
+    def _steps(self, parts: Iterable[pl.DataFrame]) -> Iterator[Columns]:
+        for rows in parts:
             self._count += rows.height
-            self._backend.load(_STORE, _columns(rows, -(-self._chunk_rows // STEPS)))
+            yield from _columns(rows, -(-self._chunk_rows // STEPS))
+
+    def _merged(self, runs: Sequence[_Run]) -> Iterator[pl.DataFrame]:
+        """Yield the entries of all runs, range by range; each while the one before is written."""
+        samples = sorted(key for run in runs for key in run.samples)
+        rows = sum(len(run.keys) for run in runs)
+        step = max(1, len(samples) * self._chunk_rows // rows)
+        bounds = [None, *dict.fromkeys(samples[step::step]), None]
+        coming: deque[Future[pl.DataFrame]] = deque()
+        for low, high in pairwise(bounds):
+            parts = [run.between(low, high) for run in runs]
+            coming.append(self._beside.submit(_in_order, parts))
+            if len(coming) > 1:
+                yield coming.popleft().result()
+        yield coming.popleft().result()
 
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete in one step."""
@@ -193,8 +266,39 @@ class DiskEntries(Entries):
 
     def close(self) -> None:
         """Close the database and remove it."""
+        self._beside.shutdown(cancel_futures=True)
         self._backend.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class _Run:
+    """Entries in the order of their keys, in a file.
+
+    Args:
+        path: of the file.
+        parts: the entries; of a key that comes twice the last one counts.
+    """
+
+    def __init__(self, path: Path, parts: Sequence[Columns]) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        rows = _in_order(parts).to_arrow().cast(_STORED).combine_chunks()
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _STORED) as writer:
+            writer.write_table(rows)
+        self.samples = rows.column(0)[:: -(-rows.num_rows // SAMPLES)].to_pylist()
+        with pa.memory_map(str(path)) as file:
+            found = pa.ipc.open_file(file).get_batch(0)
+        self.keys, self._values = found.columns
+
+    def between(self, low: bytes | None, high: bytes | None) -> Columns:
+        """Return the entries with ``low <= key < high``; ``None``: no bound."""
+        begin = 0 if low is None else bisect_left(self.keys, low, key=_key)
+        end = len(self.keys) if high is None else bisect_left(self.keys, high, key=_key)
+        return self.keys[begin:end], self._values[begin:end]
+
+    def remove(self) -> None:
+        """Remove the file."""
+        self._path.unlink()
 
 
 def _in_order(parts: Sequence[Columns]) -> pl.DataFrame:
@@ -211,3 +315,25 @@ def _columns(rows: pl.DataFrame, step: int) -> Iterator[Columns]:
         found = part.to_arrow().cast(_STORED)
         keys = pc.binary_join_element_wise(head, found.column(0), nothing)
         yield keys.combine_chunks(), found.column(1).combine_chunks()
+
+
+def use_huge_pages() -> None:
+    """Have Linux keep what this process has in memory in pages of 2 MiB; elsewhere do nothing.
+
+    Regions that are mostly empty stay as they are, so memory hardly grows. Other threads run
+    meanwhile.
+    """
+    import ctypes  # noqa: PLC0415 - only large tables need it
+
+    advise = getattr(ctypes.CDLL(None), "madvise", None)
+    smaps = Path("/proc/self/smaps")
+    if advise is None or not smaps.exists():
+        return
+    for address, size, resident in _REGION.findall(smaps.read_text()):
+        if int(resident) < _FULL * int(size):
+            continue
+        low, high = (int(one, 16) for one in address.split("-"))
+        low = -(-low // _HUGE_BYTES) * _HUGE_BYTES
+        length = ctypes.c_size_t(high // _HUGE_BYTES * _HUGE_BYTES - low)
+        if high - low >= _HUGE_BYTES and not advise(ctypes.c_void_p(low), length, _HUGEPAGE):
+            advise(ctypes.c_void_p(low), length, _COLLAPSE)

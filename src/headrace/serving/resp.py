@@ -6,9 +6,10 @@ afterwards. What does not pass is read byte by byte, which is the definition of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 END = b"\r\n"
 OK = b"+OK\r\n"
@@ -19,6 +20,11 @@ _COUNTS = {b"*%d" % count: count for count in range(1, _LONGEST)}
 _GETS = frozenset((b"GET", b"get", b"Get"))
 _GET_PARTS = 5
 """Lines of a GET: two of numbers before two of text, and the count before these."""
+
+_SIZES = {line: size for size, line in _LENGTHS.items()}
+_GET_HEADS = (b"*2\r\n$3\r\nGET\r\n", b"*2\r\n$3\r\nget\r\n")
+_MGETS = (b"\r\n$4\r\nMGET\r\n", b"\r\n$4\r\nmget\r\n")
+_GET_BYTES, _MGET_BYTES, _COMMAND_BYTES = len(_GET_HEADS[0]), len(_MGETS[0]), len(b"MGET")
 
 INLINE_BYTES = 65_536
 
@@ -34,6 +40,80 @@ class RequestLimits:
 
     request_bytes: int = 16 << 20
     arguments: int = 1 << 20
+
+
+class EqualKeys(NamedTuple):
+    """Keys of a buffer, all of a size: so often is ``lead``, then a key, in ``body``.
+
+    Args:
+        body: what was received, without what comes before and after that.
+        lead: stands before each key.
+        number: of keys.
+        size: of each key.
+        is_array: they are of one MGET; else of GETs.
+    """
+
+    body: bytes
+    lead: bytes
+    number: int
+    size: int
+    is_array: bool
+
+    def encoded(self, space: bytes, before: bytes, after: bytes, unfit: bytes) -> list[bytes]:
+        """Return the keys in another form, by one replacement; none: these are not equal keys.
+
+        Args:
+            space: that each key begins with; it is left out.
+            before: comes before each key.
+            after: comes after it.
+            unfit: bytes that keys must not have; the line feed is one.
+        """
+        body, lead, count, size, _ = self
+        if len(body.translate(None, unfit)) != len(body) - count * _unfit_bytes(lead, unfit):
+            return []
+        # What comes after a key ends the part before its neighbour's; the first one is of no key.
+        moved = body.replace(lead + space, after + b"\n" + before) + after
+        found = moved.split(b"\n")[1:]
+        wanted = size - len(space) + len(before) + len(after)
+        is_equal = len(found) == count and set(map(len, found)) == {wanted}
+        return found if is_equal else []
+
+
+@lru_cache(64)
+def _unfit_bytes(lead: bytes, unfit: bytes) -> int:
+    return len(lead) - len(lead.translate(None, unfit))
+
+
+def equal_keys(data: bytes, limits: RequestLimits) -> EqualKeys | None:
+    """Return the keys of a buffer that is GETs, or an MGET, of keys that seem to be of a size.
+
+    Only ``EqualKeys.encoded`` says whether they are.
+
+    Args:
+        data: that was received.
+        limits: of a request.
+    """
+    if not data.endswith(END):
+        return None
+    if data.startswith(_GET_HEADS):
+        at = data.find(END, _GET_BYTES) + 2
+        size, lead = _SIZES.get(data[_GET_BYTES : at - 2]), END + data[:at]
+        if size is None or size + _COMMAND_BYTES > limits.request_bytes:
+            return None
+        count, rest = divmod(len(data), len(lead) + size)
+        return None if rest else EqualKeys(END + data[:-2], lead, count, size, False)
+    begin = data.find(END)
+    named = begin + _MGET_BYTES
+    if data[begin:named] not in _MGETS:
+        return None
+    at = data.find(END, named) + 2
+    size, count = _SIZES.get(data[named : at - 2]), _COUNTS.get(data[:begin], 0) - 1
+    lead = data[named - 2 : at]
+    if size is None or len(data) != named + count * (len(lead) + size):
+        return None
+    if not 0 < count < limits.arguments or count * size + _COMMAND_BYTES > limits.request_bytes:
+        return None
+    return EqualKeys(data[named - 2 : -2], lead, count, size, True)
 
 
 def plain_gets(data: bytes) -> list[bytes] | None:
@@ -252,7 +332,7 @@ def reply(value: Any, protocol: int) -> bytes:
     return array([reply(one, protocol) for one in value])
 
 
-def array(replies: Sequence[bytes] | Iterable[bytes]) -> bytes:
+def array(replies: Iterable[bytes]) -> bytes:
     """Return a reply of several."""
-    found = list(replies)
-    return b"*%d\r\n" % len(found) + b"".join(found)
+    found = replies if isinstance(replies, (list, tuple)) else list(replies)
+    return b"*%d\r\n%b" % (len(found), b"".join(found))

@@ -23,6 +23,7 @@ from headrace.coordinator.inspection.row_filters import free_key, typed_key
 from headrace.coordinator.inspection.store_rows import StoreRows
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.keys import INTEGER, STRING, decode_key, encode_columns, encode_key
+from headrace.serving.resp import EqualKeys
 from headrace.state.value_types import plain
 
 VALUE = "value"
@@ -32,6 +33,7 @@ Encoded = tuple[list[bytes], list[bytes]]
 _pack = msgspec.msgpack.Encoder().encode
 _GROUP = b"\0\0"
 _INTEGER, _SIGN = struct.Struct(">BQ"), 1 << 63
+_TEXT_BEGIN, _TEXT_END = bytes([STRING]), b"\0\0"
 _NO_TEXT = bytes(range(0x21)) + b"\x7f"
 _MAP_FORMS = ((16, b"\x80", 0), (1 << 16, b"\xde", 2))
 
@@ -56,6 +58,11 @@ def encode_rows(
     for at, (name, column) in enumerate(zip(values, columns, strict=True)):
         parts += [repeat((head if at == 0 else b"") + _pack(name)), column]
     return encoded, list(map(b"".join, zip(*parts, strict=False)))
+
+
+def text_of(key: bytes) -> bytes:
+    """Return the text of a key that ``RowShape.of_equal`` made."""
+    return key[len(_TEXT_BEGIN) : -len(_TEXT_END)]
 
 
 def _map_head(fields: int) -> bytes:
@@ -134,7 +141,8 @@ class RowShape(ABC):
         ) != len(words):
             return None
         if kind == STRING:
-            return (lines.replace(head, b"\0\0\n\x30") + b"\0\0").split(b"\n")[1:]
+            between = _TEXT_END + b"\n" + _TEXT_BEGIN
+            return (lines.replace(head, between) + _TEXT_END).split(b"\n")[1:]
         texts = lines.replace(head, b"\n").split(b"\n")[1:]
         if not all(map(bytes.isdigit, texts)):
             return None
@@ -142,6 +150,12 @@ class RowShape(ABC):
         if max(numbers, default=0) >= _SIGN:
             return None
         return [_INTEGER.pack(INTEGER, number + _SIGN) for number in numbers]
+
+    def of_equal(self, keys: EqualKeys, space: bytes) -> list[bytes]:
+        """Return the same of keys of one size behind ``space``; none: one by one."""
+        if self._only_kind != STRING:
+            return []
+        return keys.encoded(space, _TEXT_BEGIN, _TEXT_END, _NO_TEXT)
 
     def has_one_meaning(self, text: bytes) -> bool:
         """Say whether what ``of_texts`` returns for a text is its only candidate."""

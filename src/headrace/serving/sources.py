@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -146,11 +147,22 @@ class StreamSource(Source):
                 self._read(partition, end)
                 return True
         if self._loading is not None:
-            self._loading.loaded()
+            with self._whole(self._loading):
+                self._loading.loaded()
             loaded, self._loading = self._loading, None
             self.table.swap(loaded, self._version())
             return True
         return False
+
+    @contextmanager
+    def _whole(self, loading: Entries) -> Iterator[None]:
+        """Begin again where entries cannot take rows: what they have then is only a part."""
+        try:
+            yield
+        except BaseException:
+            loading.close()
+            self._begin()
+            raise
 
     def _begin(self) -> None:
         self._offsets = list(self._stream.begins())
@@ -185,7 +197,8 @@ class StreamSource(Source):
         loading, latest = self._loading, dict[bytes, bytes | None]()
         for part in parts:
             if loading is not None:
-                self._load(loading, part.batch)
+                with self._whole(loading):
+                    self._load(loading, part.batch)
             else:
                 latest |= self._changes(part.batch)
         self._offsets[partition] = parts[-1].next_offset if parts else end

@@ -16,8 +16,8 @@ from headrace.clock import Clock, Deadline
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.records.keys import FLOAT, key_group
 from headrace.serving.entries import Entries
-from headrace.serving.resp import bulk, bulks_or
-from headrace.serving.rows import RowShape
+from headrace.serving.resp import EqualKeys, bulk, bulks_or
+from headrace.serving.rows import RowShape, text_of
 from headrace.state.store import STAMP_BYTES, TTL_MARK, least_stamp
 
 KEY_GROUPS = 512
@@ -186,37 +186,52 @@ class ServedTable:
                 found[at] = self._as_text(entries, keys[at])
         return version, found if self._ttl_ms is None else self._alive(found)
 
-    def text_replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes] | None:
+    def text_replies(
+        self, keys: Sequence[bytes] | EqualKeys, null: bytes
+    ) -> tuple[Sequence[bytes], int] | None:
         """Return replies of Redis's protocol to many texts, quickly; ``None``: use ``read``.
 
         Args:
             keys: behind the namespace.
             null: the reply of a key that is not there.
 
+        Returns:
+            The replies, and how many of them are ``null``.
+
         Raises:
             LoadingError: nothing is loaded yet.
         """
         if self.is_divided or self._ttl_ms is not None:
             return None
-        texts = self.shape.of_texts(keys, self.namespace)
-        if texts is None:
+        texts = (
+            self.shape.of_equal(keys, self.namespace)
+            if isinstance(keys, EqualKeys)
+            else self.shape.of_texts(keys, self.namespace)
+        )
+        if not texts:
             return None
         with self._lock:
             entries = self._loaded()
-            found = entries.replies(texts, null)
-            if null in found:
-                self._look_again(entries, keys, found, null)
-        return found
+            found, misses = entries.replies(texts, null)
+            if not misses:
+                return found, 0
+            if isinstance(keys, EqualKeys):
+                bare = [text_of(one) for one in texts]
+            else:
+                bare = [key[len(self.namespace) :] for key in keys]
+            found = self._look_again(entries, bare, found, null)
+        return found, found.count(null)
 
     def _look_again(
-        self, entries: Entries, keys: Sequence[bytes], found: list[bytes], null: bytes
-    ) -> None:
+        self, entries: Entries, keys: Sequence[bytes], replies: Sequence[bytes], null: bytes
+    ) -> list[bytes]:
         """Look for texts that were not found as the likeliest of what they stand for."""
-        cut = len(self.namespace)
-        for at, reply in enumerate(found):
-            if reply == null and not self.shape.has_one_meaning(key := keys[at][cut:]):
+        found = list(replies)
+        for at, key in enumerate(keys):
+            if found[at] == null and not self.shape.has_one_meaning(key):
                 value = self._as_text(entries, key)
                 found[at] = null if value is None else bulk(value)
+        return found
 
     def _check(self, at_least: int) -> None:
         if self._version.number < at_least:
@@ -344,6 +359,13 @@ class Tables:
         # Of two that fit, the longer namespace is meant.
         self._tables = sorted(tables, key=lambda table: -len(table.namespace))
         self._only = tables[0] if len(tables) == 1 else None
+        # Tables whose namespace begins that of no other: one key says whose its neighbours are.
+        spaces = [table.namespace for table in tables]
+        self._apart = {
+            table.name
+            for table in tables
+            if sum(space.startswith(table.namespace) for space in spaces) == 1
+        }
         if len(self.by_name) < len(tables) or len({t.namespace for t in tables}) < len(tables):
             raise InvalidInputError(
                 f"tables {[table.name for table in tables]} have the same name or namespace twice; "
@@ -370,10 +392,27 @@ class Tables:
                 return table, key[len(table.namespace) :]
         return None
 
-    def replies(self, keys: Sequence[bytes], null: bytes) -> list[bytes]:
-        """Return what ``get_many`` does as replies of Redis's protocol, ``null`` for ``None``."""
+    def equal_replies(self, keys: EqualKeys, null: bytes) -> tuple[Sequence[bytes], int] | None:
+        """Return what ``replies`` does of keys of one size; ``None``: use ``replies``."""
+        if self._only is not None:
+            return self._only.text_replies(keys, null)
+        begin = len(keys.lead)
+        owner = self.of(keys.body[begin : begin + keys.size])
+        if owner is None or owner[0].name not in self._apart:
+            return None
+        return owner[0].text_replies(keys, null)
+
+    def replies(self, keys: Sequence[bytes], null: bytes) -> tuple[Sequence[bytes], int]:
+        """Return what ``get_many`` does as replies of Redis's protocol, ``null`` for ``None``.
+
+        Returns:
+            The replies, and how many of them are ``null``.
+        """
         found = self._only.text_replies(keys, null) if self._only is not None else None
-        return bulks_or(null, self.get_many(keys)) if found is None else found
+        if found is not None:
+            return found
+        values = self.get_many(keys)
+        return bulks_or(null, values), values.count(None)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key, those of a table at one version; raises as a table does."""

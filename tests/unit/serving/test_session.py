@@ -123,17 +123,75 @@ def test_many_keys_are_answered_as_each_alone_would_be(wanted: list[tuple[bytes,
         assert reply != b"$-1\r\n" or not is_there
 
 
+def one_by_one(client: RedisSession, data: bytes) -> bytes:
+    answers = b""
+    for at in range(len(data)):
+        answers += client.feed(data[at : at + 1])
+        if client.is_over:
+            break
+    return answers
+
+
+EQUAL = (
+    b"t:a",
+    b"t:b",
+    b"t:x",
+    b"u:a",
+    b"v:c",
+    b"t:[",
+    b"t: ",
+    b"t:\n",
+    b"t\r\n",
+    b"$3\r",
+    b"t:\xff",
+)
+
+
+@settings(max_examples=examples(120), deadline=None)
+@given(
+    st.lists(st.sampled_from(EQUAL[:3]), min_size=12, max_size=30),
+    st.lists(st.tuples(st.integers(0, 29), st.sampled_from(EQUAL)), max_size=2),
+    st.none() | st.tuples(st.integers(0, 600), st.binary(max_size=2)),
+    st.booleans(),
+)
+def test_keys_of_one_size_are_answered_as_byte_by_byte(
+    keys: list[bytes], odd: list[tuple[int, bytes]], damage: tuple[int, bytes] | None, is_one: bool
+) -> None:
+    for at, key in odd:
+        keys[at % len(keys)] = key
+    data = request(b"MGET", *keys) if is_one else b"".join(request(b"GET", key) for key in keys)
+    if damage is not None:
+        at = damage[0] % len(data)
+        data = data[:at] + damage[1] + data[at + len(damage[1]) :]
+    others = (served({"a": (5, None)}, "u"), served({"c": (6, "x")}, "v"), served(ROWS))
+    for tables in ((), others):
+        quick, slow = session(*tables), session(*tables)
+        assert quick.feed(data) == one_by_one(slow, data)
+        counted = [client.feed(b"INFO STATS\r\n") for client in (quick, slow)]
+        assert counted[0] == counted[1]
+
+
+def test_a_namespace_that_begins_another_does_not_take_its_keys() -> None:
+    outer, inner = served({"u:a": (1, "outer")}, "t"), served({"a": (2, "inner")}, "t:u")
+    keys = [b"t:u:a"] * 20
+    found = session(outer, inner).feed(request(b"MGET", *keys))
+    assert found.count(b"inner") == 20
+    assert b"outer" not in found
+
+
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_of_a_key_that_is_loaded_twice_the_last_value_counts(on_disk: bool, tmp_path: Path) -> None:
     made = DiskEntries(tmp_path / "entries", chunk_rows=40) if on_disk else MemoryEntries()
     with made as entries:
         expected: dict[bytes, bytes] = {}
-        for turn in range(7):
+        for turn in range(8):
             keys = [b"k%03d" % (n * 37 % 50) for n in range(turn, turn + 30)]
             values = [b"v%d-%d" % (turn, n) for n in range(30)]
             entries.load([*keys, keys[0]], [*values, b"last of %d" % turn])
             expected |= dict(zip(keys, values, strict=True)) | {keys[0]: b"last of %d" % turn}
+        entries.load([], [])
         entries.loaded()
+        assert entries.count() == len(expected)
         assert entries.scan(b"", None, 1000) == sorted(expected.items())
         entries.apply([b"k000", b"new"], [None, b"1"])
         expected = {**expected, b"new": b"1"}
@@ -143,7 +201,8 @@ def test_of_a_key_that_is_loaded_twice_the_last_value_counts(on_disk: bool, tmp_
         assert found[1:3] == [None, b"1"]
         assert entries.get_many(asked) == found
         shown = [b"_" if one is None else b"$%d\r\n%b\r\n" % (len(one), one) for one in found]
-        assert entries.replies(asked, b"_") == shown
+        replies, misses = entries.replies(asked, b"_")
+        assert (list(replies), misses) == (shown, found.count(None))
         within = [(k, v) for k, v in sorted(expected.items()) if b"k02" <= k < b"k03"]
         assert entries.scan(b"k02", b"k03", 5) == within[:5]
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+from tests.support.faults import refuse_loading_once
 from tests.support.homes import Home
 from tests.support.processes import until
 from tests.support.serving import Served
@@ -202,6 +203,19 @@ def test_a_stream_that_is_created_again_is_read_again(home: Home) -> None:
         home.create("users", columns, key=("id",))
         home.send("users", [{"id": 3, "name": "c"}])
         until(lambda: shown(served.table("users")) == {3: {"name": "c"}}, "the new stream")
+
+
+def test_a_stream_that_does_not_fit_the_disk_is_never_shown_in_part(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.create("users", {"id": pa.int64(), "name": pa.string()}, key=("id",))
+    home.send("users", [{"id": n, "name": f"u{n}"} for n in range(50)])
+    refused = refuse_loading_once(monkeypatch)
+    with Served(home.settings(), home.bus, ("stream", "users"), on_disk=True) as served:
+        table = served.table("users")
+        until(lambda: table.is_loaded, "the table to be loaded")
+        assert len(refused) == 1
+        assert shown(table) == {n: {"name": f"u{n}"} for n in range(50)}
 
 
 def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
