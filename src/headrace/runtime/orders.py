@@ -6,6 +6,8 @@ attempt made. Nothing in either is code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from headrace.durations import MAX_EVENT_TIME_MS, MIN_EVENT_TIME_MS
@@ -156,7 +158,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     state directory that the tasks' stores are on; empty: any. ``origin`` is the lineage that the
     job began with: by it and the generation local directories are owned. ``standbys`` are all that
     the slot keeps of the level's stages. With ``leaves`` the slot does nothing but release these
-    tasks and their standbys; with ``renew``, of everything, and its process ends.
+    tasks and their standbys; with ``renew``, of everything, and its process ends. ``token`` is what
+    gives access to exchange files of the epoch on other hosts.
     """
 
     job: str
@@ -181,6 +184,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     range_bytes: int | None = None
     leaves: list[tuple[str, int]] = []
     renew: bool = False
+    token: str = ""
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -220,8 +224,15 @@ class SinkPart(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
+ON_HOST = "//"
+"""How the path of an exchange file begins that is not in the job's storage."""
+
+
 class ExchangeFile(msgspec.Struct, frozen=True, array_like=True):
-    """One source task's rows for one ``partition_by``, with the rows for each target task."""
+    """One source task's rows for one ``partition_by``, with the rows for each target task.
+
+    ``path`` is below the job's storage, or an ``ExchangePlace`` on the host that made it.
+    """
 
     operator: str
     task: int
@@ -352,6 +363,7 @@ class SlotFailure(msgspec.Struct, frozen=True):
 
 _REPORT = msgspec.json.Decoder(SlotReport)
 _ORDER = msgspec.json.Decoder(SlotOrder)
+_ORDERS = msgspec.json.Decoder(dict[int, msgspec.Raw])
 
 
 def encode(value: SlotOrder | SlotReport) -> bytes:
@@ -367,3 +379,13 @@ def decode_report(data: bytes) -> SlotReport:
 def decode_order(data: bytes) -> SlotOrder:
     """Read an order."""
     return _ORDER.decode(data)
+
+
+def encode_orders(orders: Sequence[SlotOrder]) -> bytes:
+    """Return the orders of a level as one file, from which each slot reads its own."""
+    return msgspec.json.encode({order.slot: order for order in orders})
+
+
+def decode_order_of(data: bytes, slot: int) -> SlotOrder:
+    """Read the order of a slot out of those of a level."""
+    return _ORDER.decode(_ORDERS.decode(data)[slot])

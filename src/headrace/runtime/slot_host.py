@@ -30,6 +30,7 @@ from headrace.records.evolution import cast_to_plan
 from headrace.records.schema import normalise
 from headrace.runtime.async_loop import CallLoop
 from headrace.runtime.background import MergeScheduler
+from headrace.runtime.exchange import ExchangeFiles
 from headrace.runtime.orders import (
     NO_WATERMARK,
     FileRef,
@@ -247,6 +248,7 @@ class SlotHost:
         should_stop: says that the driver of a generation wants its epoch to end early.
         standbys: the standbys that this process keeps.
         loop: runs the asynchronous calls of all its tasks.
+        exchange: the files that its slots send to the next level, and those that they are sent.
         repair: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
         hot_keys: whether heavy keys are looked for.
@@ -268,6 +270,7 @@ class SlotHost:
     standbys: StandbyStores
     repair: Callable[[SlotOrder, Path], bool]
     loop: CallLoop
+    exchange: ExchangeFiles
     adopt_bytes: int = 4 << 20
     hot_keys: bool = True
 
