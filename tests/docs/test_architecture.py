@@ -11,8 +11,8 @@ import pytest
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-MOST_FILES, MOST_CALLS = 64, 1060
-MOST_IDLE_FILES, MOST_IDLE_CALLS = 13, 57
+MOST_FILES, MOST_CALLS = 65, 1070
+MOST_IDLE_FILES, MOST_IDLE_CALLS = 13, 58
 
 
 @pytest.fixture(scope="module")

@@ -128,6 +128,7 @@ DOORS = {
             "unit/runtime/test_clusters.py",
             "unit/runtime/test_deduplicate.py",
             "unit/runtime/test_exchange.py",
+            "unit/runtime/test_exchange_network.py",
             "unit/runtime/test_hot_keys.py",
             "unit/runtime/test_join_search.py",
             "unit/runtime/test_lateness.py",

@@ -24,13 +24,13 @@ def world_on(master: str, home: Path, *sets: str) -> World:
     return World(home, sets=[f"spark.master={master}", *small_executors(), *sets])
 
 
-def homes(world: World) -> dict[str, str]:
+def homes(world: World, job: str = JOB) -> dict[str, str]:
     """The host of each task."""
-    return {name: task.host for name, task in world.state(JOB).tasks.items()}
+    return {name: task.host for name, task in world.state(job).tasks.items()}
 
 
-def is_covered(world: World) -> bool:
+def is_covered(world: World, job: str = JOB) -> bool:
     """Say whether every task has a standby that holds something of its state."""
-    state = world.state(JOB)
+    state = world.state(job)
     held = [state.standbys.get(name, ()) for name in state.tasks]
     return all(found and found[0].epoch >= 0 for found in held)

@@ -27,6 +27,7 @@ PLACES = {
     "covered_files": "headrace.state.compaction.MOST_COVERED",
     "drain_answer_s": "headrace.cli.cluster.ANSWER_S",
     "exchange_frame_rows": "headrace.runtime.exchange.FRAME_ROWS",
+    "exchange_silence_s": "headrace.runtime.exchange_network.SILENCE_S",
     "flush_bytes": "headrace.state.restore.FLUSH_BYTES",
     "generate_keys": "headrace.runtime.processors.HELD_KEYS",
     "join_flush_rows": "headrace.runtime.stream_join.FLUSH_ROWS",

@@ -6,6 +6,7 @@ one epoch, the same for streaming, bounded runs, tests and benchmarks.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -82,7 +83,8 @@ from headrace.errors import HeadraceError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.plan.stages import JobPlan, with_task_counts
-from headrace.runtime.orders import ShareOrder, SinkPart, SlotOrder
+from headrace.remote import is_remote
+from headrace.runtime.orders import ON_HOST, ShareOrder, SinkPart, SlotOrder
 
 SWEEP_EVERY = 16
 
@@ -126,6 +128,7 @@ class Coordinator:
         self._bus, self._storage, self._copier = bus, storage, copier
         self._writer = FencedManifestWriter(plan.job, log, bus, clock, copier, group)
         self._runner, self._clock = runner, clock
+        self._is_remote = is_remote(storage.root)
         self._limits = limits or EpochLimits()
         self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self.receivers = SinkCommitter(plan, storage, clock)
@@ -551,6 +554,7 @@ class Coordinator:
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
             context=self.members.placement_context(state),
+            token=secrets.token_hex(16) if self._is_remote else "",
         )
         for jump in jumps:
             self.notify(jump.text)
@@ -612,7 +616,8 @@ class Coordinator:
         """Remove what an epoch leaves over, now and then also what no epoch names any more."""
         for files in run.exchange.values():
             for file in files:
-                self._storage.files.remove(self._storage.root / file.path)
+                if not file.path.startswith(ON_HOST):  # else the host removes it
+                    self._storage.files.remove(self._storage.root / file.path)
         state = self._writer.state
         if state.ended:
             self._inputs.pins.release(self._plan, self._writer.fence)

@@ -45,6 +45,7 @@ from headrace.coordinator.watermarks import (
 from headrace.errors import InternalError, UnavailableError
 from headrace.graph.semantics import CommitAction, CommitStep, Semantics
 from headrace.plan.stages import JobPlan, Stage
+from headrace.runtime.exchange_network import ExchangeLostError
 from headrace.runtime.orders import (
     END_WATERMARK,
     NO_WATERMARK,
@@ -118,6 +119,7 @@ class EpochRun:
         inputs: positions that become known, of partitions that were added; then those reached.
         known: watermarks that source stages reach, of an epoch that is run once more.
         only: the keyed tasks that run, by name; all when left out.
+        token: gives access to what hosts exchange in this epoch.
     """
 
     plan: JobPlan
@@ -138,6 +140,7 @@ class EpochRun:
     identities: dict[str, str] = field(default_factory=dict)
     known: Mapping[str, int] = field(default_factory=dict)
     only: frozenset[str] | None = None
+    token: str = ""
     overlay_bytes: int = 0
     inputs: dict[str, dict[int, InputPosition]] = field(default_factory=dict)
     watermarks: dict[str, int] = field(default_factory=dict)
@@ -215,6 +218,7 @@ class EpochRun:
                 standbys=standbys.get(slot, []),
                 read_ms=self.read_ms,
                 range_bytes=self.max_bytes and max(1, self.max_bytes // max(1, len(self.ranges))),
+                token=self.token,
             )
             for slot, names in sorted(placed.items())
         ]
@@ -322,7 +326,7 @@ class EpochRun:
         """Take the reports of a level, one for each slot that had an order.
 
         Raises:
-            MisplacedError: a slot was not where its stores are.
+            MisplacedError: a slot was not where its stores are, or what it was sent is lost.
             HeadraceError: what a slot failed with; nothing of the epoch counts.
             UnavailableError: a report, or a task in one, is missing; try the epoch again.
         """
@@ -335,9 +339,12 @@ class EpochRun:
                 raise MisplacedError(
                     f"slot {report.slot} ran on host {report.host}", epoch=self.epoch
                 )
-        for report in reports:
-            if report.error is not None:
-                raise slot_error(report)
+        errors = [slot_error(report) for report in reports if report.error is not None]
+        for error in errors:
+            if not isinstance(error, ExchangeLostError):
+                raise error
+        for error in errors:
+            raise MisplacedError(error.message, epoch=self.epoch) from error
         self._check_complete(orders, reports)
         stages = self.plan.by_name
         ordered = {(task.stage, task.task): task for order in orders for task in order.tasks}

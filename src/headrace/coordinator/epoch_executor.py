@@ -203,7 +203,8 @@ class EpochExecutor:
                 tries += 1
                 if tries == MAX_TRIES:
                     raise UnavailableError(
-                        f"slots kept moving between hosts for {MAX_TRIES} tries",
+                        f"slots kept moving between hosts, or could not reach each other, for "
+                        f"{MAX_TRIES} tries: {misplaced.message if misplaced else 'taken over'}",
                         epoch=self._writer.state.epoch,
                     ) from misplaced
                 yield EpochStep.LOCATE

@@ -35,6 +35,9 @@ from headrace.remote import DEFAULT_CACHE_BYTES as DEFAULT_CACHED
 from headrace.remote import bound_caches, is_remote, on_host
 from headrace.runtime.async_loop import CallLoop
 from headrace.runtime.background import Background, MergeScheduler, ThreadBackground
+from headrace.runtime.exchange import ExchangeFiles
+from headrace.runtime.exchange_network import FOLDER as EXCHANGE
+from headrace.runtime.exchange_network import NetworkAddress, NetworkExchange
 from headrace.runtime.orders import SlotOrder
 from headrace.runtime.sink_shares import ShareSender
 from headrace.runtime.slot_host import BroadcastTables, SlotHost
@@ -192,6 +195,8 @@ def _remove(path: Path, state_dir: Path, files: Files, clock: Clock) -> bool:
             return False
         # Who waits for a lock in it finds that it is no longer in its place.
         files.remove_tree(path)
+        if path.parent == state_dir:
+            files.remove_tree(state_dir / EXCHANGE / path.name)
     return True
 
 
@@ -319,6 +324,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     cache_bytes: int = DEFAULT_CACHE_BYTES,
     rocksdb: RocksDBSettings = DEFAULT_SETTINGS,
     hot_keys: bool = True,
+    network: NetworkAddress | None = None,
 ) -> SlotHost:
     """Return what ``run_slot`` needs in this process.
 
@@ -336,6 +342,8 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         cache_bytes: what the process may keep of stores' values between epochs.
         rocksdb: memory of its RocksDB stores.
         hot_keys: whether heavy keys are looked for.
+        network: where slots of other hosts reach this one; ``None``: what slots exchange goes
+            through the storage.
     """
     states = _ManifestStates(FileCommitLog(storage, files))
     good = FileCopier(copy, storage, files) if copy is not None else None
@@ -347,13 +355,17 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         return ManifestSegments(states.at, storage, order.epoch - 1, good)
 
     record_job_storage(state_dir, storage, files)
+    identity = host_identity(state_dir, clock, files)
+    exchange = ExchangeFiles(files, storage)
+    if network is not None and is_remote(storage):
+        exchange = NetworkExchange(files, storage, state_dir, identity, network)
     return SlotHost(
         files=files,
         clock=clock,
         bus=bus,
         storage=storage,
         state_dir=state_dir,
-        host=host_identity(state_dir, clock, files),
+        host=identity,
         plans=lru_cache(KEPT_PLANS)(lambda digest: load_plan(storage, digest, files)),
         segments=segments,
         registry=TaskStateCache(cache_bytes=cache_bytes, backends=backends),
@@ -365,6 +377,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         repair=lambda order, path: segments(order).repair(path),
         loop=CallLoop(clock),
         shares=ShareSender(files, clock, storage),
+        exchange=exchange,
         adopt_bytes=adopt_bytes,
         hot_keys=hot_keys,
     )
@@ -404,7 +417,7 @@ class WorkerSettings:
     """What a worker has to know of a job; travels once, with the slots.
 
     ``state_dir`` is a host's own folder; the variable ``HEADRACE_STATE_DIR`` of a host
-    overrides it there.
+    overrides it there. ``address`` is where other hosts reach this one; empty: they do not.
     """
 
     job: str
@@ -422,6 +435,7 @@ class WorkerSettings:
     standby_share: float = 0.5
     hot_keys: bool = True
     storage_cache_bytes: int = DEFAULT_CACHED
+    address: str = ""
 
 
 def worker_settings(job: str, storage: Path, settings: Settings) -> WorkerSettings:
@@ -456,17 +470,25 @@ def import_paths() -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.path.abspath(p or here) for p in sys.path if p != "" or here))
 
 
-def open_worker(settings: WorkerSettings, state_dir: Path | None = None) -> SlotHost:
+def state_dir_here(settings: WorkerSettings) -> Path:
+    """Return the folder of this host's stores: its environment goes before the settings."""
+    return Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir))
+
+
+def open_worker(
+    settings: WorkerSettings, state_dir: Path | None = None, anchor: int | None = None
+) -> SlotHost:
     """Make this process ready to run a slot; it finds the user's modules from now on.
 
     Args:
         settings: of the worker.
         state_dir: of this host; left out, that of the settings or of its environment.
+        anchor: the process that servers of this host end with; left out, this one.
     """
     for path in reversed(settings.paths):
         if path not in sys.path:
             sys.path.insert(0, path)
-    state_dir = state_dir or Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir))
+    state_dir = state_dir or state_dir_here(settings)
     storage = on_host(Path(settings.storage), state_dir)
     bus = on_host(Path(settings.bus), state_dir)
     bound_caches(settings.storage_cache_bytes)
@@ -481,5 +503,8 @@ def open_worker(settings: WorkerSettings, state_dir: Path | None = None) -> Slot
         cache_bytes=settings.cache_bytes,
         standby_share=settings.standby_share,
         hot_keys=settings.hot_keys,
+        network=NetworkAddress(settings.address, anchor or os.getpid())
+        if settings.address
+        else None,
         rocksdb=RocksDBSettings.within(settings.block_cache_bytes, settings.write_buffer_bytes),
     )

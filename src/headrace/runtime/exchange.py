@@ -7,7 +7,6 @@ is sent.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +16,24 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.graph.operators import RunningAggregate
 from headrace.graph.windows import GlobalWindow, Hopping, Tumbling
 from headrace.plan.stages import HIDDEN, UNKEYED, Combined, Exchange
-from headrace.records.frame import encode_frame, read_frame, read_header
+from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, group_bounds, key_groups, key_hashes
 from headrace.records.schema import normalise
 from headrace.records.xxh64 import UInt64s
 from headrace.runtime.chunk import Chunk, Groups, Ints, from_exchange
+from headrace.runtime.exchange_file import INDEX, TAIL, ExchangeReader, Starts
 from headrace.runtime.node import Node
-from headrace.runtime.orders import NO_WATERMARK, REPORTED_KEYS, HotKey, HotKeys
+from headrace.runtime.orders import (
+    NO_WATERMARK,
+    REPORTED_KEYS,
+    HotKey,
+    HotKeys,
+    SlotOrder,
+)
 from headrace.runtime.windows.aggregation import Aggregation, together
 from headrace.runtime.windows.assigners import HoppingAssigner, Mask
 
@@ -163,9 +168,6 @@ class HotKeySketch:
 
 
 FRAME_ROWS = 1 << 20
-_INDEX = pa.schema([("position", pa.int64()), ("starts", pa.list_(pa.uint32()))])
-_TAIL = struct.Struct("<Q")
-Starts = npt.NDArray[np.uint32]
 
 
 def with_lag(chunk: Chunk, delay_ms: int) -> Chunk:
@@ -212,9 +214,9 @@ class ExchangeWriter:
             starts.append(begins)
             chunks += encoded
             position += sum(map(len, encoded))
-        columns = [pa.array(positions, pa.int64()), pa.array(starts, _INDEX[1].type)]
-        index = pa.record_batch(columns, schema=_INDEX)
-        chunks += [*encode_frame(index), _TAIL.pack(position)]
+        columns = [pa.array(positions, pa.int64()), pa.array(starts, INDEX[1].type)]
+        index = pa.record_batch(columns, schema=INDEX)
+        chunks += [*encode_frame(index), TAIL.pack(position)]
         before = np.concatenate([[0], np.cumsum(totals)])  # of each key group
         rows = np.diff(before[group_bounds(tasks, self._groups)])
         return files.write_new(path, chunks, durable=False), rows.tolist()
@@ -240,42 +242,42 @@ class ExchangeWriter:
             begin = end
 
 
-class ExchangeReader:
-    """Reads some key groups of an exchange file; shared by the tasks of a slot.
+class ExchangeFiles:
+    """The exchange files that a process writes and reads in the job's storage; one thread calls.
 
-    Bytes are verified once, when a frame is first read.
+    Args:
+        files: the file system.
+        storage: of the job.
     """
 
-    def __init__(self, files: Files, path: Path, schema: pa.Schema) -> None:
-        self._data, self._schema, self._origin = files.map(path), schema, str(path)
-        if self._data.size < _TAIL.size:
-            raise CorruptDataError(f"exchange file {path} is cut short", file=str(path))
-        at = _TAIL.unpack(self._data.slice(self._data.size - _TAIL.size).to_pybytes())[0]
-        frame = read_header(self._data, at, self._origin)
-        if frame.end != self._data.size - _TAIL.size:
-            raise CorruptDataError(
-                f"exchange file {path} is damaged: its last 8 bytes name no index", file=str(path)
-            )
-        index = read_frame(self._data, frame, _INDEX, self._origin)
-        self._positions: list[int] = index.column(0).to_pylist()
-        starts = index.column(1).flatten().to_numpy()
-        self._starts = starts.reshape(len(self._positions), -1) if len(starts) else starts
-        self._batches: dict[int, pa.RecordBatch] = {}
+    def __init__(self, files: Files, storage: Path) -> None:
+        self.files, self._storage = files, storage
+        self._readers: dict[Path, ExchangeReader] = {}
 
-    def read(self, first: int, last: int) -> Iterator[Chunk]:
-        """Yield the rows of key groups ``first`` to before ``last``, frame by frame."""
-        for number, position in enumerate(self._positions):
-            starts = self._starts[number]
-            begin, end = int(starts[first]), int(starts[last])
-            if begin == end:
-                continue
-            if number not in self._batches:
-                frame = read_header(self._data, position, self._origin)
-                batch = read_frame(self._data, frame, self._schema, self._origin)
-                self._batches[number] = batch
-            sizes = np.diff(starts[first : last + 1])
-            groups = np.repeat(np.arange(first, last, dtype=np.uint16), sizes)
-            yield from_exchange(self._batches[number].slice(begin, end - begin), groups)
+    def begin(self, order: SlotOrder) -> None:
+        """Turn to an order, whose tasks share the files that they read."""
+        self._readers.clear()
+
+    def write(
+        self, order: SlotOrder, name: str, writer: ExchangeWriter, tasks: int
+    ) -> tuple[str, int, list[int]]:
+        """Write a file; returns its path for reports, its bytes, and the rows for each task."""
+        path = f"exchange/{name}"
+        return path, *writer.write(self.files, self._storage / path, tasks)
+
+    def read(self, order: SlotOrder, exchange: Exchange, first: int, last: int) -> Iterator[Chunk]:
+        """Yield the rows that key groups ``first`` to before ``last`` are sent, file by file."""
+        for path in order.exchange.get(exchange.operator, []):
+            yield from self.rows_of(self._storage / path, exchange, first, last)
+
+    def rows_of(self, path: Path, exchange: Exchange, first: int, last: int) -> Iterator[Chunk]:
+        """Yield the rows of one file."""
+        if path not in self._readers:
+            schema = exchange.file_schema(path.name)
+            self._readers[path] = ExchangeReader(self.files, path, schema)
+        for batch, sizes in self._readers[path].slices(first, last):
+            groups = np.arange(first, last, dtype=np.uint16)
+            yield from_exchange(batch, np.repeat(groups, sizes))
 
 
 SAMPLE_ROWS = 1 << 12

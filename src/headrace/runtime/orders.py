@@ -6,6 +6,7 @@ attempt made. Nothing in either is code.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -177,7 +178,8 @@ class SlotOrder(msgspec.Struct, frozen=True):
     job began with: by it and the generation local directories are owned. ``standbys`` are all that
     the slot keeps of the level's stages. With ``leaves`` the slot does nothing but release these
     tasks and their standbys; with ``renew``, of everything, and its process ends. With ``shares``,
-    of an epoch that is committed, it does nothing but pass these on.
+    of an epoch that is committed, it does nothing but pass these on. ``token`` is what gives access
+    to exchange files of the epoch on other hosts.
     """
 
     job: str
@@ -203,6 +205,7 @@ class SlotOrder(msgspec.Struct, frozen=True):
     leaves: list[tuple[str, int]] = []
     renew: bool = False
     shares: list[ShareOrder] = []
+    token: str = ""
 
 
 class Reached(msgspec.Struct, frozen=True, array_like=True):
@@ -232,8 +235,15 @@ class OutputPart(msgspec.Struct, frozen=True, array_like=True):
     rows: int
 
 
+ON_HOST = "//"
+"""How the path of an exchange file begins that is not in the job's storage."""
+
+
 class ExchangeFile(msgspec.Struct, frozen=True, array_like=True):
-    """One source task's rows for one ``partition_by``, with the rows for each target task."""
+    """One source task's rows for one ``partition_by``, with the rows for each target task.
+
+    ``path`` is below the job's storage, or an ``ExchangePlace`` on the host that made it.
+    """
 
     operator: str
     task: int
@@ -381,6 +391,7 @@ class SlotFailure(msgspec.Struct, frozen=True):
 
 _REPORT = msgspec.json.Decoder(SlotReport)
 _ORDER = msgspec.json.Decoder(SlotOrder)
+_ORDERS = msgspec.json.Decoder(dict[int, msgspec.Raw])
 
 
 def encode(value: SlotOrder | SlotReport) -> bytes:
@@ -396,3 +407,13 @@ def decode_report(data: bytes) -> SlotReport:
 def decode_order(data: bytes) -> SlotOrder:
     """Read an order."""
     return _ORDER.decode(data)
+
+
+def encode_orders(orders: Sequence[SlotOrder]) -> bytes:
+    """Return the orders of a level as one file, from which each slot reads its own."""
+    return msgspec.json.encode({order.slot: order for order in orders})
+
+
+def decode_order_of(data: bytes, slot: int) -> SlotOrder:
+    """Read the order of a slot out of those of a level."""
+    return _ORDER.decode(_ORDERS.decode(data)[slot])

@@ -29,7 +29,7 @@ from headrace.runtime.async_loop import CallLoop, LoopClient
 from headrace.runtime.async_process import SourceCallNode
 from headrace.runtime.chunk import Chunk, source_of
 from headrace.runtime.context import RemoteStores
-from headrace.runtime.exchange import ExchangeReader
+from headrace.runtime.exchange_network import ExchangeLostError
 from headrace.runtime.internal_stream import InternalStreamReader
 from headrace.runtime.node_context import RuntimeContext
 from headrace.runtime.orders import (
@@ -232,7 +232,7 @@ def _tried(order: SlotOrder, host: SlotHost) -> tuple[SlotReport, Path | None]:
     except Exception as error:  # noqa: BLE001 - the one boundary between a slot and its driver
         for task in order.tasks:
             host.runtimes.pop((order.job, task.stage, task.task), None)
-            if isinstance(error, _CLOSING):
+            if isinstance(error, _CLOSING) and not isinstance(error, ExchangeLostError):
                 with suppress(HeadraceError):
                     host.registry.close((order.job, task.stage, task.task))
         file = error.fields.get("file") if isinstance(error, CorruptDataError) else None
@@ -249,7 +249,6 @@ class _Attempt:
         self._plan = host.plans(order.plan)
         self._stages = {stage.name: stage for stage in self._plan.levels[order.level]}
         self._stem = f"{order.epoch:012d}-{order.generation:08d}-{order.slot:04d}-{attempt}"
-        self._readers: dict[str, list[ExchangeReader]] = {}
         self._timings: dict[str, float] = {}
         self._names: list[str] = []
         self._built: list[StageTask] = []
@@ -265,6 +264,7 @@ class _Attempt:
     def run(self) -> SlotReport:
         """Run all tasks and write what they made."""
         began = self._host.clock.monotonic()
+        self._host.exchange.begin(self._order)
         ready = self._prepare()
         fault("slot.caught_up")
         began = self._timed("catch up", began)
@@ -484,9 +484,8 @@ class _Attempt:
             runtime.expect(watermark)
         marks = self._read_feeds(task, feeds, runtime, reached, watermark) if feeds else []
         for exchange in stage.receives:
-            for file in self._exchange_readers(exchange):
-                for chunk in file.read(*task.groups):
-                    runtime.push(exchange.operator, chunk)
+            for chunk in self._host.exchange.read(self._order, exchange, *task.groups):
+                runtime.push(exchange.operator, chunk)
         if marks:  # no other task has anything of its partitions
             watermark = max(watermark, min(task.bound, *marks))
         return _TaskInput(reached, watermark)
@@ -525,27 +524,16 @@ class _Attempt:
         late = limit is not None and (now - self._reads_since) * 1000 >= limit
         return late or self._host.should_stop(self._order.generation)
 
-    def _exchange_readers(self, exchange: Exchange) -> list[ExchangeReader]:
-        readers = self._readers.get(exchange.operator)
-        if readers is None:
-            paths = self._order.exchange.get(exchange.operator, [])
-            readers = self._readers[exchange.operator] = [
-                ExchangeReader(self._host.files, self._host.storage / path, schema)
-                for path in paths
-                for schema in (exchange.file_schema(path),)
-            ]
-        return readers
-
     def _write_exchange(self, task: TaskOrder, runtime: StageTask) -> list[ExchangeFile]:
         files = []
         for number, node in enumerate(runtime.exchanges):
             for ending, writer in node.take():
-                name = f"exchange/{self._stem}-{task.task}-{number}-{len(self._names)}.{ending}"
+                name = f"{self._stem}-{task.task}-{number}-{len(self._names)}.{ending}"
                 self._names.append(name)
                 target = self._plan.by_index[node.exchange.target_stage]
                 tasks = self._order.task_counts.get(target.name, target.tasks)
-                size, rows = writer.write(self._host.files, self._host.storage / name, tasks)
-                files.append(ExchangeFile(node.exchange.operator, task.task, name, size, rows))
+                path, size, rows = self._host.exchange.write(self._order, name, writer, tasks)
+                files.append(ExchangeFile(node.exchange.operator, task.task, path, size, rows))
         return files
 
     def _write_segment(

@@ -30,6 +30,7 @@ from headrace.records.evolution import cast_to_plan
 from headrace.records.schema import normalise
 from headrace.runtime.async_loop import CallLoop
 from headrace.runtime.background import MergeScheduler
+from headrace.runtime.exchange import ExchangeFiles
 from headrace.runtime.orders import (
     NO_WATERMARK,
     FileRef,
@@ -250,6 +251,7 @@ class SlotHost:
         standbys: the standbys that this process keeps.
         loop: runs the asynchronous calls of all its tasks.
         shares: passes on what a committed epoch sends to sinks.
+        exchange: the files that its slots send to the next level, and those that they are sent.
         repair: puts a good copy in the place of a damaged committed file, where there is one.
         adopt_bytes: from this size on an output part gets a file of its own.
         hot_keys: whether heavy keys are looked for.
@@ -272,6 +274,7 @@ class SlotHost:
     repair: Callable[[SlotOrder, Path], bool]
     loop: CallLoop
     shares: ShareSender
+    exchange: ExchangeFiles
     adopt_bytes: int = 4 << 20
     hot_keys: bool = True
 

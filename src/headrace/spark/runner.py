@@ -25,8 +25,9 @@ from headrace.coordinator.membership import FailureDetector
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.worker_host import WorkerSettings
 from headrace.errors import HeadraceError, UnavailableError
+from headrace.objects import StorageAwayError
 from headrace.plan.stages import JobPlan
-from headrace.runtime.orders import SlotOrder, SlotReport, decode_report, encode
+from headrace.runtime.orders import SlotOrder, SlotReport, decode_report, encode_orders
 from headrace.spark.java_classes import JAVA_ERRORS, java_cause
 from headrace.spark.slot_metrics import CLASS, is_shown, register_metrics
 from headrace.spark.slot_rdd import (
@@ -182,7 +183,12 @@ class SlotWatch:
         running = group_progress(self._context, level.group).running
         slots = {level.rdd.slot_of(partition): name for partition, name in running.items()}
         free = {one.identity for one in alive} - set(slots.values()) - set(detector.aside)
-        found = detector.look(now, slots, read_heartbeats(level.prefix, list(slots)), len(free))
+        try:
+            heartbeats = read_heartbeats(level.prefix, list(slots))
+        except StorageAwayError:  # then no slot can be heard, however well it is
+            detector.begin(self._clock.monotonic())
+            return ""
+        found = detector.look(now, slots, heartbeats, len(free))
         if not found:
             return ""
         detector.give_up({one.identity: one.ended for one in alive if one.identity in found})
@@ -300,7 +306,7 @@ class SparkRunner:
         self._share, self._plan = share, deployed.plan
         self._group = self._asking = f"headrace {deployed.plan.job} slots"
         self._context, self._settings = context, settings
-        self._orders = deployed.storage.root / "orders"
+        self._files, self._orders = deployed.storage.files, deployed.storage.root / "orders"
         self._wanted, self._clock = slots, clock or SystemClock()
         self._watch = SlotWatch(context, silence_s, self._clock, notify)
         self._newcomers = ExecutorWarmup(self._described, self._warm_up)
@@ -333,7 +339,7 @@ class SparkRunner:
 
     def _described(self, places: Mapping[int, Executor]) -> SlotRDD:
         described = {
-            number: (self._for_slot(number), [executor.location])
+            number: (self._for_slot(number, executor), [executor.location])
             for number, executor in places.items()
         }
         return SlotRDD(self._context, described, slot_main, self._metrics())
@@ -417,8 +423,9 @@ class SparkRunner:
         """One entry for each slot: executors in turn, as long as they have cores."""
         return spread(self._context, found, self._wanted, self._share)
 
-    def _for_slot(self, number: int) -> WorkerSettings:
-        return replace(self._settings, slot=number)
+    def _for_slot(self, number: int, executor: Executor) -> WorkerSettings:
+        address = "" if self._is_local else executor.host
+        return replace(self._settings, slot=number, address=address)
 
     def run(self, orders: list[SlotOrder]) -> list[SlotReport]:
         """Write the orders, run their slots, and read the reports.
@@ -429,21 +436,18 @@ class SparkRunner:
         first = orders[0]
         self._check_placement(first.level)
         stem = f"{first.epoch:012d}-{first.generation:08d}-{first.level:02d}"
-        prefix = self._orders / stem
-        paths = [self._orders / f"{stem}-{order.slot:04d}.json" for order in orders]
-        for path, order in zip(paths, orders, strict=True):
-            path.write_bytes(encode(order))
+        path = self._orders / f"{stem}.json"
+        self._files.replace(path, encode_orders(orders), durable=False)
         self._describe(
             f"headrace {self._plan.job} epoch {first.epoch} level {first.level}",
             f"{self._plan.job} epoch {first.epoch} level {first.level}: "
             f"{_operators(self._plan, first.level)}",
             [f"slot {order.slot}: {_tasks(order)}" for order in orders],
         )
-        reports = self._run(str(prefix), [order.slot for order in orders])
+        reports = self._run(str(path), [order.slot for order in orders])
         if first.renew:
             self._watch.renewed([order.slot for order in orders])
-        for path in paths:
-            path.unlink(missing_ok=True)
+        self._files.remove(path)
         return reports
 
     def _describe(self, group: str, words: str, slots: Sequence[str]) -> None:

@@ -1,8 +1,9 @@
 """A real Spark standalone cluster on loopback addresses, to be killed piece by piece.
 
 Master on 127.0.0.1, workers on 127.0.0.2, 127.0.0.3 and so on, every one with a folder of its own
-for work and for Headrace's stores, as hosts have. Processes are known by variables that all of a
-host inherit, so another process can take the cluster over. Linux only.
+for work and for Headrace's stores, as hosts have; or all in a ``HostNetwork``. Processes
+are known by variables that all of a host inherit, so another process can take the cluster over.
+Linux only.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import msgspec
 from headrace import extras
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import InvalidInputError
+from headrace.testing.host_network import HostNetwork
 from headrace.testing.servers import command, end_group, kill, wait_until, with_variable
 
 FAMILY, PLACE = "HEADRACE_CLUSTER", "HEADRACE_PLACE"
@@ -68,6 +70,8 @@ class SparkCluster:
             a mount namespace of its own, where the system allows that; the driver has the folder
             itself. Without, workers get their folders by ``HEADRACE_STATE_DIR``.
         without: folders that hosts find empty, where each has a disk of its own.
+        network: that the hosts are in, each with an address of its own; left out, they are on
+            loopback addresses.
 
     Attributes:
         url: of the master, for ``spark.master``.
@@ -82,8 +86,9 @@ class SparkCluster:
         state_dir: Path | None = None,
         *,
         without: Sequence[Path] = (),
+        network: HostNetwork | None = None,
     ) -> None:
-        self.home, self.url = home.absolute(), ""
+        self.home, self.url, self._network = home.absolute(), "", network
         self._without = [str(path.absolute()) for path in without]
         self.workers, self.memory_mb, self.cores = workers, memory_mb, cores
         self._state = None if state_dir is None else state_dir.absolute()
@@ -109,7 +114,14 @@ class SparkCluster:
 
     def address(self, worker: int) -> str:
         """Return the address of a host."""
+        if self._network is not None:
+            return self._network.address(worker)
         return f"127.0.0.{worker + 2}"
+
+    @property
+    def master_address(self) -> str:
+        """The address of the master, and of drivers on this machine."""
+        return "127.0.0.1" if self._network is None else self._network.gateway
 
     def state_dir(self, worker: int) -> Path:
         """Return the folder of a worker's stores; no other worker knows it."""
@@ -118,7 +130,7 @@ class SparkCluster:
     def start(self) -> None:
         """Start all processes, and wait until every worker has registered."""
         log = self.home / "master.log"
-        master = self._spawn(MASTER, "master.Master", log, "127.0.0.1", [])
+        master = self._spawn(MASTER, "master.Master", log, self.master_address, [])
         self.url = self._wait_for(_MASTER, log, master)[1]
         for number in range(self.workers):
             self.start_worker(number)
@@ -165,18 +177,25 @@ class SparkCluster:
             FAMILY: str(self.home),
             PLACE: f"{self.home}/{place}",
         }
-        if place != MASTER:
+        number = None if place == MASTER else int(place.removeprefix("worker-"))
+        if number is not None:
             daemon = self._on_own_disk(place, daemon, environment)
+            if self._network is not None:
+                daemon = self._network.command(number, daemon)
         with open(log, "wb") as output:
             process = subprocess.Popen(
                 daemon,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
             )
         self._children[place] = process
+        if number is not None and self._network is not None:
+            self._network.join(number, process)
+        elif process.stdin is not None:
+            process.stdin.close()
         return process
 
     def _on_own_disk(self, place: str, daemon: list[str], environment: dict[str, str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +47,7 @@ from headrace.records.evolution import default_values
 from headrace.records.schema import normalise_schema
 from headrace.remote import on_host
 from headrace.runtime.background import Background, InlineBackground
+from headrace.runtime.exchange_network import NetworkAddress
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.runtime.slot import run_slot
 from headrace.runtime.slot_host import SlotHost, release_all
@@ -259,6 +261,7 @@ class TestDriver(CommittedView, Closeable):
             cache_bytes=self.settings.state.cache_bytes,
             background=self._background(),
             background_of_standbys=self._background(),
+            network=NetworkAddress("127.0.0.1", os.getpid()) if self.hosts > 1 else None,
         )
 
     @property

