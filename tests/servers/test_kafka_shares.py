@@ -92,6 +92,17 @@ class TestSharedTopicSink(EpochSinkContract):
         after.close()
         assert sorted(self.rows(sink)) == named(0, 8)
 
+    def test_a_driver_of_another_job_of_the_name_takes_over(self, sink: Sink) -> None:
+        """Whose origin is another, so that no generation says which is the newer one."""
+        driver = self.opened(sink, 5)
+        driver.commit(self.epoch(sink, 1, named(0, 4)))
+        other = self.opened(sink, 1, origin="other")
+        with pytest.raises(NotOwnerError):
+            driver.commit(self.epoch(sink, 2, named(4, 4)))
+        other.commit(self.epoch(sink, 1, named(4, 4), lineage="other"))
+        other.close()
+        assert sorted(self.rows(sink)) == named(0, 8)
+
     def test_an_epoch_of_another_size_follows(self, sink: Sink) -> None:
         """Of more files, of fewer, and of so few messages that the driver sends it."""
         driver = self.opened(sink, 1)

@@ -467,7 +467,9 @@ class TransactionalReceiver(Receiver):
                 share.close()
 
     def share_out(self, epoch: SinkEpoch) -> bool:
-        """Return whether slots may send the files of an epoch; notes first that there are so many.
+        """Return whether slots may send the files of an epoch.
+
+        Notes first how many there are, by a transaction, which a driver that was fenced cannot.
 
         Raises:
             NotOwnerError: a newer driver sends.
@@ -476,13 +478,12 @@ class TransactionalReceiver(Receiver):
         count = len(epoch.files)
         if count < 2 or epoch.rows < SHARED_MESSAGES:
             return False
-        if self._at.shares < count:
-            self._tried(partial(self._note_shares, count))
+        self._tried(partial(self._note_shares, count))
         return True
 
     def _note_shares(self, count: int) -> None:
-        if self._at.shares < count:
-            self._send((), msgspec.structs.replace(self._at, shares=count))
+        shares = max(count, self._at.shares)
+        self._send((), msgspec.structs.replace(self._at, shares=shares))
 
     def _commit(self, epoch: SinkEpoch) -> None:
         at = self._at
