@@ -13,7 +13,7 @@ from tests.model.ledger import FILES, GROUPS, JOB, STAGE, Ledger
 
 from headrace.graph.operators import StoreSpec
 from headrace.records.keys import encode_key, group_range
-from headrace.state.restore import TaskName
+from headrace.state.restore import RestoreCounts, TaskName
 from headrace.state.task_state import TaskState
 
 pytestmark = pytest.mark.model
@@ -92,7 +92,7 @@ class Machine:
                 assert (stats.from_memory, stats.bytes_read) == (True, 0)
             assert state.position == self.ledger.position
             again = state.catch_up(self.ledger.target(task), self.ledger)
-            assert again == (0, 0, False, 0)
+            assert again == RestoreCounts()
         self.check_committed()
         for state in self.states:
             state.begin(self.ledger.epoch + 1, f"attempt-{self.attempts}")
