@@ -6,6 +6,9 @@ Redis gets the same entries and questions, in turn with the server, and each rat
 some rounds. `half` is the 99th percentile in ms of GETs at half the rate of the first, sent by one
 thread at set times. `load` is keys a second from rows in memory into entries of each kind, and
 `served_keys_a_second` those from the start of the command until the table is served.
+
+`--session` is another measurement: keys a second of one core from the bytes of requests to those of
+replies, in memory and without sockets, which programs beside change less.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import random
 import re
 import resource
 import socket
@@ -33,7 +37,9 @@ from headrace.bus import FileBus, StreamSpec
 from headrace.clock import SystemClock
 from headrace.records.keys import encode_key
 from headrace.serving.entries import DiskEntries, MemoryEntries
+from headrace.serving.redis_session import RedisSession, ServerFacts
 from headrace.serving.rows import ColumnRows
+from headrace.serving.table import ServedTable, Tables, TableVersion
 from headrace.testing.servers import RedisServer
 
 SCHEMA = pa.schema([("id", pa.string()), ("n", pa.int64())])
@@ -105,6 +111,37 @@ def rates(port: int, keys: int, requests: int) -> dict[str, float]:
     }
 
 
+def answered(keys: int, seconds: float = 1.0) -> dict[str, int]:
+    """Return keys a second of a core that a session answers, without sockets."""
+    table, entries = ServedTable("key", b"key:", ROWS, CLOCK), MemoryEntries()
+    for batch in batches(keys):
+        entries.load(*ROWS.encode(batch))
+    entries.loaded()
+    table.swap(entries, TableVersion(1, 0, "bench"))
+    session, dice = RedisSession(ServerFacts(Tables([table]), CLOCK)), random.Random(1)
+    found = {}
+    for name, count, head, lead in (
+        ("get", 1, b"", b"*2\r\n$3\r\nGET\r\n"),
+        ("pipelined", 16, b"", b"*2\r\n$3\r\nGET\r\n"),
+        ("mget", 100, b"*101\r\n$4\r\nMGET\r\n", b""),
+    ):
+        asked = [
+            head
+            + b"".join(
+                b"%b$16\r\nkey:%012d\r\n" % (lead, dice.randrange(keys)) for _ in range(count)
+            )
+            for _ in range(max(500, 50_000 // count))
+        ]
+        reads, began = 0, time.thread_time()
+        while time.thread_time() - began < seconds:
+            for one in asked:
+                session.feed(one)
+            reads += count * len(asked)
+        found[name] = round(reads / (time.thread_time() - began))
+    table.close()
+    return found
+
+
 def latency_ms(port: int, a_second: float, seconds: float = 5.0) -> float:
     """Return the 99th percentile of GETs that are sent at set times; late ones count as late."""
     waits, sent = list[float](), list[float]()
@@ -153,7 +190,11 @@ def main() -> None:
     words.add_argument("--rounds", type=int, default=3)
     words.add_argument("--keep", choices=("memory", "disk"), default="memory")
     words.add_argument("--folder", type=Path)
+    words.add_argument("--session", action="store_true")
     given = words.parse_args()
+    if given.session:
+        print(json.dumps(answered(given.keys)))
+        return
     with tempfile.TemporaryDirectory(dir=given.folder) as name, contextlib.ExitStack() as stack:
         home = Path(name)
         with FileBus(home / "bus") as bus:

@@ -207,8 +207,8 @@ class DiskEntries(Entries):
         self._waiting.append((pa.array(keys, _BYTES), pa.array(values, _BYTES)))
         if sum(len(found) for found, _ in self._waiting) >= self._chunk_rows:
             waiting, self._waiting = self._waiting, []
-            if len(self._runs) > 1:
-                self._runs[-2].result()  # two at most are sorted or wait for it
+            if self._runs:
+                self._runs[-1].result()  # one is sorted at a time: each takes memory
             path = self._folder / f"run-{len(self._runs)}.arrow"
             self._runs.append(self._beside.submit(_Run, path, waiting))
 
