@@ -8,13 +8,11 @@ memory to the rows in memory of the host that they are for. Ways, in turns:
 
 ``folder``  exchange files in a folder that both hosts have, mapped
 ``flight``  files that stay on the host that wrote them, fetched by Arrow Flight
-``shuffle`` the same frames as values of Spark's own shuffle, on two executors
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import platform
@@ -22,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
@@ -34,13 +31,10 @@ import pyarrow as pa
 
 from headrace.files import Files
 from headrace.plan.stages import Exchange
-from headrace.records.frame import encode_frame, read_frame, read_header
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.exchange import ExchangeFiles, ExchangeWriter
 from headrace.runtime.exchange_network import NetworkAddress, NetworkExchange
 from headrace.runtime.orders import SlotOrder
-from headrace.spark.sessions import build_context
-from headrace.testing.cluster import SparkCluster
 from headrace.testing.host_network import HostNetwork
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
@@ -141,55 +135,6 @@ def by_files(network: HostNetwork, folder: Path, rows: int, rounds: int) -> dict
     return took
 
 
-KEPT: dict[int, list[Chunk]] = {}
-"""Rows by number, made once in a process of an executor."""
-
-
-def sent(numbers: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the frames of a host's rows, by the host that they are for."""
-    for number, rows in numbers:
-        if number not in KEPT:
-            KEPT[number] = chunks(rows, number)
-        writer = ExchangeWriter(SCHEMA, EXCHANGE.keys, GROUPS)
-        for chunk in KEPT[number]:
-            writer.add(chunk)
-        for batch, starts in writer.frames():
-            middle = int(starts[GROUPS // 2])
-            for target, part in enumerate((batch.slice(0, middle), batch.slice(middle))):
-                yield target, b"".join(map(memoryview, encode_frame(part)))
-
-
-def received(blobs: Iterable[tuple[int, bytes]]) -> Iterator[int]:
-    """Yield how many rows came in each frame."""
-    for _, blob in blobs:
-        data = pa.py_buffer(blob)
-        yield read_frame(data, read_header(data, 0, "blob"), SCHEMA, "blob").num_rows
-
-
-def by_shuffle(network: HostNetwork, folder: Path, rows: int, rounds: int) -> list[float]:
-    """Seconds of each round through Spark's own shuffle."""
-    bench = importlib.import_module("exchange")  # which executors import, and keep rows in
-    with SparkCluster(folder / "cluster", 2, 2048, network=network) as cluster:
-        os.environ["SPARK_LOCAL_IP"] = network.gateway
-        conf = {
-            "spark.driver.host": network.gateway,
-            "spark.driver.bindAddress": network.gateway,
-            "spark.shuffle.compress": "false",
-            "spark.executor.memory": "1g",
-        }
-        context = build_context(cluster.url, "exchange", folder / "spark.log", conf)
-        took = []
-        for number in range(rounds + 2):
-            began = time.monotonic()
-            blobs = context.parallelize([(0, rows), (1, rows)], 2).mapPartitions(bench.sent)
-            counts = blobs.partitionBy(2, lambda target: target).mapPartitions(bench.received)
-            assert counts.sum() == 2 * rows
-            if number > 1:
-                took.append(time.monotonic() - began)
-        context.stop()
-    return took
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000, help="of each host")
@@ -202,22 +147,25 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as made, HostNetwork() as network:
         took = by_files(network, Path(made), given.rows, given.rounds)
-        took["shuffle"] = by_shuffle(network, Path(made), given.rows, given.rounds)
-    base = median(took["folder"])
-    for way, seconds in took.items():
-        middle = median(seconds)
-        said = {
-            "way": way,
-            "rows": 2 * given.rows,
-            "rows_s": round(2 * given.rows / middle),
-            "mb_s": round(2 * given.rows * ROW_BYTES / middle / 1e6),
-            "of_folder": round(base / middle, 2),
-            "seconds": [round(one, 3) for one in seconds],
-            "load": round(os.getloadavg()[0], 1),
-            "python": platform.python_version(),
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        }
-        print(json.dumps(said), flush=True)
+        base = median(took["folder"])
+        for way, seconds in took.items():
+            report(way, given.rows, seconds, base)
+
+
+def report(way: str, rows: int, seconds: list[float], base: float) -> None:
+    middle = median(seconds)
+    said = {
+        "way": way,
+        "rows": 2 * rows,
+        "rows_s": round(2 * rows / middle),
+        "mb_s": round(2 * rows * ROW_BYTES / middle / 1e6),
+        "of_folder": round(base / middle, 2),
+        "seconds": [round(one, 3) for one in seconds],
+        "load": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    print(json.dumps(said), flush=True)
 
 
 if __name__ == "__main__":

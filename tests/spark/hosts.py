@@ -29,8 +29,8 @@ def homes(world: World, job: str = JOB) -> dict[str, str]:
     return {name: task.host for name, task in world.state(job).tasks.items()}
 
 
-def is_covered(world: World, job: str = JOB) -> bool:
+def is_covered(world: World) -> bool:
     """Say whether every task has a standby that holds something of its state."""
-    state = world.state(job)
+    state = world.state(JOB)
     held = [state.standbys.get(name, ()) for name in state.tasks]
     return all(found and found[0].epoch >= 0 for found in held)

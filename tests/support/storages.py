@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.support.homes import FILES
 from tests.support.processes import command
 from tests.support.runs import World
 
@@ -36,11 +35,6 @@ class StoredWorld(World):
     def job_dir(self, job: str) -> Path:
         """Return the path that stands for a job's storage in this process."""
         return self.settings().jobs_dir / job
-
-    def objects(self, folder: str) -> list[str]:
-        """Return the names of objects in a folder of a job, of any job."""
-        jobs = self.settings().jobs_dir
-        return [name for job in FILES.names(jobs) for name in FILES.names(jobs / job / folder)]
 
 
 def exchange_servers(processes: Iterable[int]) -> list[int]:
