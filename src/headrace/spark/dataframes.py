@@ -161,11 +161,16 @@ def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) ->
     and tables that exist now are also tables ``streams.NAME`` and ``warehouse.NAME``. Tables of the
     warehouse have their own names, too, and the contents of their latest snapshots.
 
+    With a session of Spark Connect only the data source is registered: the catalog and the tables
+    are made in the JVM of the server.
+
     Args:
         spark: your session.
         home: folder of streams and jobs; by default that of the settings.
     """
     register_source(spark)
+    if is_connect(spark):
+        return
     settings = _settings(home)
     folder = settings.home
     register_catalog(spark, folder)
@@ -202,12 +207,31 @@ def _register_warehouse(spark: SparkSession, folder: Path, tables: Path) -> None
             spark.sql(f"msck repair table {known}")
 
 
+class ConnectSessionError(InvalidInputError):
+    """A session of Spark Connect was given to run a job, which needs a ``SparkContext``.
+
+    Run the job in a classic session, and read its results here by the data source.
+    """
+
+    code = "HR218"
+    move = "run the job with headrace run or headrace submit, and read what it sends here"
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Say whether a session is one of Spark Connect."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def _check_classic(spark: SparkSession, what: str) -> None:
+    if is_connect(spark):
+        raise ConnectSessionError(
+            f"{what} runs its job through SparkContext, which a session of Spark Connect does not "
+            'have; run it with headrace run, and read its streams here with format("headrace")'
+        )
+
+
 def register_source(spark: SparkSession) -> None:
     """Make the data source alone known."""
-    if not hasattr(spark, "_jsparkSession"):
-        raise InvalidInputError(
-            "Headrace is not for Spark Connect sessions; use one with a SparkContext"
-        )
 
     class HomeSource(StreamSource):
         """Takes what is not said from the process that registers it."""
@@ -351,6 +375,7 @@ def _over(  # noqa: PLR0913 - what users give to two functions
         raise InvalidInputError(
             "stateful of a streaming DataFrame keeps its state by name; give name="
         )
+    _check_classic(df.sparkSession, "stateful")
     chosen = name or f"stateful-{SystemClock().new_id()}"
     folder = _temporary() if home is None and not df.isStreaming else home
     columns = arrow_schema(df.schema)
@@ -408,6 +433,7 @@ def results(
             action fails, with ``RunFailedError`` (HR215) in Spark's error.
     """
     chosen = spark or session(home=home)
+    _check_classic(chosen, "results")
     register_source(chosen)
     sets = [*([] if home is None else [f"home={Path(home).absolute()}"]), *settings]
     return _lazily(
