@@ -37,6 +37,9 @@ TESTS = (
     "streams stateful stream_frames input_dataframe operators located worker_killed timers "
     "shipped_types results dead_letters warehouse frame_sources rescale idle replay"
 )
+CONNECT = {"4.3": ("grpcio-status==1.85.*", "zstandard==0.25.*")}
+"""What a client of Spark Connect needs beside the lock, where it is tested."""
+
 _MOST_AGAIN = 5
 MISSING = dict.fromkeys(("4.0", "4.1"), "not test_a_query_that_replays_a_batch")
 """What a version cannot do; docs/guide/spark.md says it."""
@@ -54,7 +57,7 @@ def environment(version: str) -> Path:
     """Make sure that the environment of a version is there; return its Python."""
     folder = CACHE / f"spark-{version}"
     python, stamp = folder / "bin" / "python", folder / "made-of"
-    wanted = [*locked(), f"pyspark=={version}.*"]
+    wanted = [*locked(), f"pyspark=={version}.*", *CONNECT.get(version, ())]
     digest = hashlib.sha256("\n".join([sys.version, *wanted]).encode()).hexdigest()
     if not stamp.exists() or stamp.read_text() != digest:
         print(f"matrix: making an environment with PySpark {version}", flush=True)
@@ -74,6 +77,8 @@ def run(version: str, arguments: list[str]) -> tuple[str, str]:
     command = [python, "-m", "pytest", "-p", "no:cacheprovider", "--quiet", *arguments]
     command += [f"tests/spark/test_{name}.py" for name in TESTS.split()]
     command.append("tests/matrix/test_limits.py")
+    if version in CONNECT:
+        command.append("tests/matrix/test_connect.py")
     if version in MISSING:
         command += ["-k", MISSING[version]]
     if version in PACKAGES:

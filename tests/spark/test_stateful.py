@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import headrace as hr
@@ -40,20 +40,70 @@ def stopped() -> Iterator[None]:
     headrace_spark.stop()
 
 
-def test_a_batch_frame_has_results_at_once(spark: SparkSession) -> None:
+def manifests(home: Path, job: str) -> set[str]:
+    return {path.name for path in (home / "jobs" / job / "manifests").glob("*")}
+
+
+def test_the_first_action_on_a_batch_frame_runs_its_job_and_later_ones_share_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     rows = spark.range(100).selectExpr("id % 3 k", "id v")
-    numbered = headrace_spark.stateful(rows, "k", Running, returns=RETURNS)
+    home = tmp_path / "home"
+    numbered = headrace_spark.stateful(
+        rows, "k", Running, returns=RETURNS, name="numbered", home=home
+    )
     assert numbered.columns == ["k", "n"]
+    assert numbered.where("n > 30").dtypes == [("k", "bigint"), ("n", "bigint")]
+    assert not manifests(home, "numbered")
     last = {
         row["k"]: row["m"]
         for row in numbered.groupBy("k").agg({"n": "max"}).toDF("k", "m").collect()
     }
     assert last == {0: 34, 1: 33, 2: 33}
-    totals = headrace_spark.stateful(
-        rows, "k", aggregate={"n": hr.agg.count(), "total": hr.agg.sum("v")}
+    ran = manifests(home, "numbered")
+    assert ran
+    assert numbered.count() == 100
+    assert manifests(home, "numbered") == ran
+    totals = headrace_spark.stateful(  # over what another job has made
+        numbered, "k", aggregate={"c": hr.agg.count(), "most": hr.agg.max("n")}
     )
-    expected = {k: (len(range(k, 100, 3)), sum(range(k, 100, 3))) for k in range(3)}
-    assert {row["k"]: (row["n"], row["total"]) for row in totals.collect()} == expected
+    assert {row["k"]: (row["c"], row["most"]) for row in totals.collect()} == {
+        k: (n, n) for k, n in last.items()
+    }
+
+
+def test_results_of_a_job_are_those_of_one_run_and_a_failed_one_has_none(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    home, gate = tmp_path / "home", tmp_path / "gate"
+    rows = spark.range(10).selectExpr("id v")
+
+    def checked(message: Any) -> dict[str, int]:
+        if message.v == 9 and not gate.exists():
+            raise ValueError("the gate is closed")
+        return {"v": message.v}
+
+    def job(schema: Any) -> hr.Job:
+        def gated(g: hr.Graph) -> None:
+            found = g.input_dataframe("rows", lambda spark: rows, schema=schema)
+            found.map(checked, returns={"v": int}).send_to(g.output("seen"))
+
+        return hr.job("gated")(gated)
+
+    def results() -> DataFrame:
+        few = ["epoch.max_rows=2"]
+        [seen] = headrace_spark.results(job({"v": int}), spark, home=home, settings=few).values()
+        return seen
+
+    with pytest.raises(InvalidInputError, match="or give the input schema= to plan without that"):
+        headrace_spark.results(job(None), spark, home=home)
+    with pytest.raises(PySparkException, match=r"(?s)job 'gated' failed.*the gate is closed"):
+        results().collect()
+    gate.touch()
+    first, wanted = results(), [*range(10)]  # with the rows that were sent before it failed
+    assert sorted(row["v"] for row in first.collect()) == wanted
+    assert sorted(row["v"] for row in results().collect()) == wanted
+    assert first.count() == 10, "rows of the second run are not in the first"
 
 
 def test_what_cannot_be_is_refused(spark: SparkSession) -> None:

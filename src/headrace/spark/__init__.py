@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from headrace import extras
 
 if TYPE_CHECKING:
-    from headrace.spark.dataframes import register, session, stateful, stop
+    from headrace.spark.dataframes import register, results, session, stateful, stop
 
-__all__ = ["register", "session", "stateful", "stop"]
+__all__ = ["register", "results", "session", "stateful", "stop"]
 
 
 def __getattr__(name: str) -> Any:

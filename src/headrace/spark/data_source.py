@@ -8,6 +8,7 @@ jobs have committed is read with the options that ``job_tables`` names.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -62,6 +63,7 @@ from headrace.spark.source_options import (
     location_of,
     names_of,
     number_of,
+    wait_for_run,
     wait_until_processed,
 )
 from headrace.spark.staging import (
@@ -239,6 +241,32 @@ class BatchReader(DataSourceReader):
         if not isinstance(partition, OffsetRange):  # Spark's own, where there is nothing to read
             return iter(())
         return self._reader.read(partition)
+
+
+class RunReader(DataSourceReader):
+    """Reads what a run has sent to a stream; planning it starts the run, where it has not been.
+
+    Args:
+        place: of the stream.
+        options: of the source, with ``run``.
+        schema: of the result.
+    """
+
+    def __init__(
+        self, place: StreamLocation, options: Mapping[str, str], schema: StructType
+    ) -> None:
+        self._place, self._options, self._schema = place, dict(options), schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the ranges of the run, once it has ended."""
+        run = wait_for_run(Path(self._options["run"]), Files(sync=False), SystemClock())
+        found = run[self._place.stream]
+        bounds = {"start": json.dumps(found.start), "end": json.dumps(found.stop)}
+        return BatchReader(self._place, self._options | bounds, self._schema).partitions()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range; called in a worker, with a copy from before the partitions."""
+        return BatchReader(self._place, self._options, self._schema).read(partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -609,6 +637,8 @@ class StreamSource(DataSource):
         check_known(self.options, READ)
         if is_job_table(self.options):
             return TableReader(job_table(self._home(), self.options), self.options, schema)
+        if "run" in self.options:
+            return RunReader(self._place(), self.options, schema)
         return BatchReader(self._place(), self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

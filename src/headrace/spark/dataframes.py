@@ -1,10 +1,11 @@
 """Headrace for PySpark pipelines and notebooks: streams and tables in SQL, state for DataFrames.
 
-``session`` and ``register`` make streams and warehouse tables known to Spark SQL. ``stateful`` runs
-stateful code over a DataFrame: a batch one through a bounded job at once; a streaming one feeds a
-job that runs in this process beside the caller's queries, and the stream that it sends is the
-DataFrame which the caller gets. The job's manifests and Spark's checkpoint make each row count once
-in the state, the checkpoint of the caller's own query each result once in what that writes.
+``session`` and ``register`` make streams and warehouse tables known to Spark SQL. ``results`` gives
+what a bounded run of a job sends as DataFrames; the first action on one of them runs it.
+``stateful`` runs stateful code over a DataFrame: a batch one through such a job; a streaming one
+feeds a job that runs in this process beside the caller's queries, and the stream that it sends is
+the DataFrame which the caller gets. The job's manifests and Spark's checkpoint make each row count
+once in the state, the checkpoint of the caller's own query each result once in what that writes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,30 +30,40 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, DateType, StructField, StructType
 
-from headrace.bus import open_bus
+from headrace.bus import StreamSpec, open_bus
 from headrace.clock import Deadline, SystemClock
 from headrace.config import Settings, load_settings, project_file
 from headrace.coordinator.bindings import readable_names
+from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_group import JobGroup
 from headrace.durations import Duration
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
 from headrace.files import Files
-from headrace.graph.builder import Graph, Job
+from headrace.graph.builder import Graph, Job, Stream
 from headrace.graph.introspection import renamed_arguments
 from headrace.graph.operators import frame_stream
 from headrace.graph.sinks import StoredTable, installed_warehouse
 from headrace.graph.types import to_schema
 from headrace.graph.windows import Window, global_window
 from headrace.records.schema import unique_names
+from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.catalog import register_catalog
 from headrace.spark.data_source import NAME, StreamSource
 from headrace.spark.java_classes import while_active
+from headrace.spark.lazy_runs import LazyRuns, run_whole
 from headrace.spark.run import run_job
 from headrace.spark.sessions import build_session
 from headrace.spark.slot_rdd import first_line
-from headrace.spark.source_options import FAILED, READ, WRITE, answer_name, open_requests
-from headrace.spark.versions import spark_schema
+from headrace.spark.source_options import (
+    FAILED,
+    READ,
+    WRITE,
+    ReadColumns,
+    answer_name,
+    open_requests,
+)
+from headrace.spark.versions import arrow_schema, spark_schema
 
 
 def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceError]:
@@ -150,11 +162,16 @@ def register(spark: SparkSession, home: str | os.PathLike[str] | None = None) ->
     and tables that exist now are also tables ``streams.NAME`` and ``warehouse.NAME``. Tables of the
     warehouse have their own names, too, and the contents of their latest snapshots.
 
+    With a session of Spark Connect only the data source is registered: the catalog and the tables
+    are made in the JVM of the server.
+
     Args:
         spark: your session.
         home: folder of streams and jobs; by default that of the settings.
     """
     register_source(spark)
+    if is_connect(spark):
+        return
     settings = _settings(home)
     folder = settings.home
     register_catalog(spark, folder)
@@ -192,12 +209,31 @@ def _register_warehouse(spark: SparkSession, folder: Path, tables: Path) -> None
             spark.sql(f"msck repair table {known}")
 
 
+class ConnectSessionError(InvalidInputError):
+    """A session of Spark Connect was given to run a job, which needs a ``SparkContext``.
+
+    Run the job in a classic session, and read its results here by the data source.
+    """
+
+    code = "HR218"
+    move = "run the job with headrace run or headrace submit, and read what it sends here"
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Say whether a session is one of Spark Connect."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def _check_classic(spark: SparkSession, what: str) -> None:
+    if is_connect(spark):
+        raise ConnectSessionError(
+            f"{what} runs its job through SparkContext, which a session of Spark Connect does not "
+            'have; run it with headrace run, and read its streams here with format("headrace")'
+        )
+
+
 def register_source(spark: SparkSession) -> None:
     """Make the data source alone known."""
-    if not hasattr(spark, "_jsparkSession"):
-        raise InvalidInputError(
-            "Headrace is not for Spark Connect sessions; use one with a SparkContext"
-        )
 
     class HomeSource(StreamSource):
         """Takes what is not said from the process that registers it."""
@@ -268,11 +304,12 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
 ) -> DataFrame:
     """Run your class, or aggregates, over the rows of each key of a DataFrame.
 
-    Replaces ``applyInPandasWithState`` and ``transformWithState``. For a batch DataFrame, it
-    returns the complete results. For a streaming DataFrame, it starts a job in this process, and
-    returns a streaming DataFrame of its results, for your ``writeStream``. The job runs until
-    ``stop(name)`` or the end of the process; called again with the same ``name`` and ``home``, it
-    continues where it was.
+    Replaces ``applyInPandasWithState`` and ``transformWithState``. For a batch DataFrame, nothing
+    runs until the first action on the result; then a bounded job runs to its end, and later actions
+    read the same rows. For a streaming DataFrame, it starts a job in this process, and returns a
+    streaming DataFrame of its results, for your ``writeStream``. The job runs until ``stop(name)``
+    or the end of the process; called again with the same ``name`` and ``home``, it continues where
+    it was.
 
     Args:
         df: batch or streaming.
@@ -292,53 +329,146 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
 
     Raises:
         InvalidInputError: neither or both of ``process`` and ``aggregate``, or arguments of the
-            other; no name; an invalid job.
-        HeadraceError: what the job failed with.
+            other; no key; no name; an invalid job.
+        HeadraceError: what the job of a streaming DataFrame failed with. Of a batch DataFrame the
+            action fails, with ``RunFailedError`` (HR215) in Spark's error.
     """
+    run = partial(_over, name=name, home=home, settings=settings)
     if (process is None) == (aggregate is None):
         raise InvalidInputError("stateful takes one of process= and aggregate=; give the other up")
     if process is not None and window is not None:
         raise InvalidInputError("window= goes with aggregate=; found process=")
     if aggregate is not None and (returns is not None or stores):
         raise InvalidInputError("returns= and stores= go with process=; found aggregate=")
+    keys = (key,) if isinstance(key, str) else tuple(key)
+    if not keys:
+        raise InvalidInputError("stateful of a DataFrame needs key=, the columns of its key")
+    if process is not None:
+        to_schema(returns)
+
+    def add(keyed: Stream) -> Stream:
+        if process is not None:
+            return keyed.process(process, stores=stores, returns=returns, name="process")
+        if window is not None:
+            return keyed.window(window, name="window", **aggregate or {})
+        if df.isStreaming:
+            return keyed.aggregate(name="totals", **aggregate or {})
+        found = keyed.window(global_window(), name="totals", **aggregate or {})
+        return found.map(*keys, *(aggregate or {}), name="shown")
+
+    module = getattr(process, "__module__", None)
+    return run(df, keys, add, time=time, out_of_orderness=out_of_orderness, module=module)
+
+
+def _over(  # noqa: PLR0913 - what users give to two functions
+    df: DataFrame,
+    keys: Sequence[str],
+    add: Callable[[Stream], Stream],
+    *,
+    name: str | None,
+    home: str | os.PathLike[str] | None,
+    settings: Sequence[str],
+    time: str | None = None,
+    out_of_orderness: Duration = "0s",
+    partitions: int | None = None,
+    module: str | None = None,
+) -> DataFrame:
+    """Run what ``add`` puts behind the keyed rows of a DataFrame, and return its results."""
     if df.isStreaming and name is None:
         raise InvalidInputError(
             "stateful of a streaming DataFrame keeps its state by name; give name="
         )
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    _check_classic(df.sparkSession, "stateful")
     chosen = name or f"stateful-{SystemClock().new_id()}"
     folder = _temporary() if home is None and not df.isStreaming else home
+    columns = arrow_schema(df.schema)
 
     def graph(g: Graph) -> None:
         rows = g.input_dataframe(
-            ROWS, lambda spark: df, time=time, out_of_orderness=out_of_orderness
+            ROWS,
+            lambda spark: df,
+            time=time,
+            out_of_orderness=out_of_orderness,
+            schema=columns,
+            partitions=partitions,
         )
-        keyed = rows.partition_by(*keys)
-        if process is not None:
-            found = keyed.process(process, stores=stores, returns=returns, name="process")
-        elif window is not None:
-            found = keyed.window(window, name="window", **aggregate or {})
-        elif df.isStreaming:
-            found = keyed.aggregate(name="totals", **aggregate or {})
-        else:
-            found = keyed.window(global_window(), name="totals", **aggregate or {})
-            found = found.map(*keys, *(aggregate or {}), name="shown")
-        found.send_to(g.output(f"{chosen}.results"))
+        add(rows.partition_by(*keys)).send_to(g.output(f"{chosen}.results"))
 
-    if process is not None:
-        to_schema(returns)
-        graph.__module__ = getattr(process, "__module__", graph.__module__)
+    if module is not None:
+        graph.__module__ = module
     sets = [*([] if folder is None else [f"home={Path(folder).absolute()}"]), *settings]
-    session = df.sparkSession
-    register_source(session)
+    spark = df.sparkSession
+    register_source(spark)
     if df.isStreaming:
         found = load_settings(None, sets, dict(os.environ), project=project_file())
-        return _started(session, Job(chosen, graph), found)
+        return _started(spark, Job(chosen, graph), found)
     found = load_settings(
         None, [*sets, "job.bounded=true"], dict(os.environ), project=project_file()
     )
-    run_job(Job(chosen, graph), found)
-    return _results(session.read, chosen, found)
+    return _lazily(spark, Job(chosen, graph), found)[f"{chosen}.results"]
+
+
+def results(
+    job: Job,
+    spark: SparkSession | None = None,
+    *,
+    home: str | os.PathLike[str] | None = None,
+    settings: Sequence[str] = (),
+) -> dict[str, DataFrame]:
+    """Return what a bounded run of a job sends, as a DataFrame for each of its outputs.
+
+    The job is planned now, and runs at the first action on one of the DataFrames, as with
+    ``--bounded``, in a thread of this process. All of them, and all later actions, read the rows of
+    that one run, and no others. After a run that failed, call this again: Spark keeps a plan that
+    failed with its DataFrame.
+
+    Args:
+        job: made by ``headrace.job``.
+        spark: your session. Default: the active one, or one that is started.
+        home: folder of streams and jobs; by default that of the settings.
+        settings: more settings of the job, such as ``["job.tasks=8"]``.
+
+    Returns:
+        By the names of the output streams.
+
+    Raises:
+        InvalidInputError: the job or its settings are invalid. Of what the job fails with, the
+            action fails, with ``RunFailedError`` (HR215) in Spark's error.
+    """
+    chosen = spark or session(home=home)
+    _check_classic(chosen, "results")
+    register_source(chosen)
+    sets = [*([] if home is None else [f"home={Path(home).absolute()}"]), *settings]
+    return _lazily(
+        chosen,
+        job,
+        load_settings(None, [*sets, "job.bounded=true"], dict(os.environ), project=project_file()),
+    )
+
+
+def _lazily(spark: SparkSession, job: Job, settings: Settings) -> dict[str, DataFrame]:
+    """Return the outputs of a bounded run that the first read of one of them starts."""
+    with open_bus(settings.bus_dir) as bus:
+        graph = with_dataframes(job.build(), bus, settings)
+        outputs = {
+            one.stream: one.schema
+            for one in make_plan(graph, bus, settings, absent_ok=True).outputs
+        }
+
+    place = _lazy_runs().add(job, partial(run_whole, job, settings, list(outputs)))
+    return {
+        stream: spark.read.format(NAME)
+        .schema(ReadColumns(StreamSpec(stream, 1, schema), tuple(schema.names)).schema())
+        .options(home=str(settings.home), columns=",".join(schema.names), run=str(place))
+        .load(stream)
+        for stream, schema in outputs.items()
+    }
+
+
+@cache
+def _lazy_runs() -> LazyRuns:
+    """Return those of this process."""
+    return LazyRuns()
 
 
 def stop(name: str | None = None) -> None:

@@ -1,7 +1,8 @@
 """What the data source ``headrace`` is given: its options, a stream's columns as Spark's, its job.
 
 A query that reads a job's results asks the process that runs the job, by files, whether all input
-has been taken in (``trigger(availableNow=True)``), and fails when the job has failed.
+has been taken in (``trigger(availableNow=True)``), and fails when the job has failed. A read of the
+results of a lazy run asks the process that made the DataFrame to run it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
@@ -34,8 +36,9 @@ READ = (
 )  # fmt: skip
 WRITE = ("stream", "path", "home", "create", "partitions", "key", "time", "writeid")
 SPARKS = ("checkpointlocation", "queryname", "outputmode")
-OURS = ("follows", "pushed")
-"""Given by ``stateful`` alone, a folder; and by the catalog alone, conditions of the query."""
+OURS = ("follows", "pushed", "run")
+"""Given by ``stateful`` alone, a folder; by the catalog alone, conditions of the query; and by lazy
+DataFrames alone, what ``wait_for_run`` takes."""
 
 LIST, COLUMNS = "headracelist", "columns"
 """Given by the catalog alone: names are wanted, of which part of it; or the columns of what the
@@ -355,3 +358,62 @@ def open_requests(files: Files, folder: Path) -> list[str]:
 def answer_name(number: str) -> str:
     """Return the name of the file that answers a question."""
     return f"{_ANSWERED}{number}"
+
+
+PIPE, DONE, RUN_FAILED = "asked", "done", "failed"
+"""In the folder of lazy runs: what they are asked by, and what the names of answers end with."""
+
+
+class RunRange(msgspec.Struct, frozen=True):
+    """Offsets that a run has in the partitions of an output: from ``start`` to before ``stop``."""
+
+    start: dict[int, int]
+    stop: dict[int, int]
+
+
+Ranges = dict[str, RunRange]
+
+
+class RunFailedError(UnavailableError):
+    """The run of a job behind a lazy DataFrame has failed, so it has no rows.
+
+    Fix what the message says, then make the DataFrame again: Spark keeps a plan that failed.
+    """
+
+    code = "HR215"
+    move = "fix what the message says, and make the DataFrame again"
+
+
+def wait_for_run(place: Path, files: Files, clock: Clock) -> Ranges:
+    """Return where the rows of a run are, once it has ended; the first call starts it.
+
+    Args:
+        place: from ``LazyRuns.add``.
+        files: of this process.
+        clock: the same.
+
+    Raises:
+        RunFailedError: the run failed, or the process that made the DataFrame has ended.
+    """
+    done = place.with_name(f"{place.name}.{DONE}")
+    asked = clock.new_id()
+    failed = place.with_name(f"{place.name}.{asked}.{RUN_FAILED}")
+    if not files.exists(done):
+        try:
+            pipe = os.open(place.with_name(PIPE), os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            raise RunFailedError(
+                "the process that made this DataFrame has ended, and has not run its job; make the "
+                "DataFrame again"
+            ) from error
+        try:
+            os.write(pipe, f"{place.name} {asked}\n".encode())
+        finally:
+            os.close(pipe)
+    while not files.exists(done):
+        if files.exists(failed):
+            text = files.read(failed).decode()
+            files.remove(failed)
+            raise RunFailedError(f"{text}; fix that, and make the DataFrame again")
+        clock.sleep(POLL_S)
+    return msgspec.json.decode(files.read(done), type=Ranges)
