@@ -95,13 +95,14 @@ class Manifests(DataSource):
 def used_s(name: str) -> float:
     """Return processor time of this process's children of a name, seconds.
 
-    Workers of Spark come and go meanwhile.
+    With processes that they have started, and that have ended: Hadoop starts some for files. Others
+    come and go meanwhile.
     """
     found = 0.0
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
             if name in " ".join(child.cmdline()):
-                found += sum(child.cpu_times()[:2])
+                found += sum(child.cpu_times()[:4])
     return found
 
 

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent.parent / "src/headrace/spark/java"
 SOURCES, JAR = sorted(HERE.glob("*.java")), HERE / "headrace.jar"
 JARS = (
     "spark-sql", "spark-catalyst", "spark-common-utils", "spark-core", "spark-unsafe",
-    "scala-library", "jackson-", "pickle",
+    "scala-library", "jackson-", "pickle", "arrow-", "flatbuffers", "hadoop-client-api",
 )  # fmt: skip
 MANIFEST = "Manifest-Version: 1.0\r\n\r\n"
 BEGIN = (1980, 1, 1, 0, 0, 0)

@@ -18,6 +18,7 @@ from tests.support.runs import JobControl, World, on_spark, read_stream, run_dri
 import headrace as hr
 from headrace import Job
 from headrace.errors import InvalidInputError
+from headrace.spark import java_classes
 from headrace.testing import crash_at
 
 pytestmark = pytest.mark.spark
@@ -112,6 +113,48 @@ def test_rows_of_a_run_are_written_once_with_the_columns_that_it_reads(
     assert run_job(summing(wide), settings).state.ended
     assert sorted((folder / "rows").iterdir()) == written
     assert sum(row["total"] for row in read_stream(tmp_path, "totals")) == sum(range(900))
+
+
+ODD = {
+    "n": "id",
+    "i": "cast(id as int)",
+    "d": "cast(id as double) / 3",
+    "b": "id % 2 = 0",
+    "m": "if(id % 3 = 0, null, id)",
+    "t": "if(id % 5 = 0, null, repeat('é', cast(id % 4 as int)))",
+    "x": "cast(cast(id as string) as binary)",
+    "day": "date_add(date '1969-12-30', cast(id as int))",
+    "stamp": "timestamp_micros(id * 1000001)",
+    "money": "cast(id * 1.07 as decimal(12, 2))",
+    "several": "if(id % 7 = 0, null, array(id, null))",
+    "none": "cast(null as array<bigint>)",
+    "both": "if(id % 4 = 0, null, named_struct('a', nullif(id, 9), 'b', nullif(id % 3, 1)))",
+}
+
+
+@pytest.mark.parametrize("way", ["columns", "rows", "python"])
+def test_rows_come_as_they_are(
+    spark: SparkSession, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read by columns, as Parquet is, or by rows; or in Python, where Java cannot do it."""
+    rows = spark.range(5000).selectExpr(*(f"{kind} {name}" for name, kind in ODD.items()))
+    rows.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    if way == "python":
+        monkeypatch.setattr(java_classes, "JAR", tmp_path / "none.jar")
+
+    def odd(session: SparkSession) -> DataFrame:
+        read = session.read.parquet(str(tmp_path / "rows"))
+        return read if way == "columns" else read.where("n >= 0")
+
+    @hr.job("odd")
+    def passing(g: hr.Graph) -> None:
+        g.input_dataframe("rows", odd).send_to(g.output("same"))
+
+    home = tmp_path / "home"
+    settings = load_settings(None, [f"home={home}", "job.bounded=true"], {})
+    assert run_job(passing, settings).state.ended
+    found = sorted(read_stream(home, "same"), key=lambda row: row["n"])
+    assert found == rows.toArrow().to_pylist()
 
 
 def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(

@@ -8,6 +8,7 @@ removed with the next run.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,8 +38,17 @@ from headrace.sources.listing import (
     stream_of,
 )
 from headrace.spark.arrow_rows import arrow_writer
+from headrace.spark.java_classes import (
+    JAVA_ERRORS,
+    java_cause,
+    java_frame,
+    new_object,
+    ship_classes,
+)
 from headrace.spark.staging import by_partition
+from headrace.spark.versions import arrow_schema
 
+_UNLINKED = re.compile(r"java\.lang\.(ClassNotFoundException|\w*(Link|Class|Method|Field)\w*Error)")
 LIST = "rows.json"
 FOLDER = "rows"
 
@@ -138,9 +148,13 @@ class RowFiles:
         kept = frame.select(*(F.col(f"`{name.replace('`', '``')}`") for name in columns))
         place = partial(_by_key, key=spec.key, partitions=spec.partitions)
         by_key = place if spec.key and spec.partitions > 1 else None
-        write = arrow_writer(str(rows), self.clock.new_id(), spec.partitions, by_key)
-        found = kept.mapInArrow(write, "answer binary").collect()
-        tasks = [msgspec.json.decode(row["answer"], type=_Written) for row in found]
+        name = self.clock.new_id()
+        answers = None if by_key else _written_by_java(kept, rows, name, spec.partitions)
+        if answers is None:
+            write = arrow_writer(str(rows), name, spec.partitions, by_key)
+            found = kept.mapInArrow(write, "answer binary").collect()
+            answers = [row["answer"] for row in found]
+        tasks = [msgspec.json.decode(one, type=_Written) for one in answers]
         for one in tasks:
             if one.error:
                 raise UnavailableError(
@@ -168,6 +182,22 @@ def _source(
             files.append(SourceFile(one.file, one.bytes, "\n".join(columns)))
     units = tuple(map(tuple, partitions))
     return BoundedSource(said, **stream_of(spec), form=ARROW, files=tuple(files), partitions=units)
+
+
+def _written_by_java(
+    frame: DataFrame, folder: Path, name: str, partitions: int
+) -> list[str] | None:
+    """Write rows in the JVMs of the tasks; ``None``: they cannot load or link the class for it."""
+    context, java = frame.sparkSession.sparkContext, java_frame(frame)
+    schema = arrow_schema(frame.schema).serialize().to_pybytes()
+    try:
+        writer = new_object(context, "RowFiles", schema, str(folder), name, partitions)
+        ship_classes(context)
+        return list(writer.write(java))
+    except JAVA_ERRORS as error:
+        if _UNLINKED.match(java_cause(error)):
+            return None
+        raise
 
 
 def _by_key(

@@ -16,7 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 JAR = Path(__file__).parent / "java" / "headrace.jar"
 JAVA_ERRORS = (Py4JError, PySparkException)
@@ -71,6 +71,12 @@ def java_session(spark: SparkSession) -> Any:
     """Return a session as classes of Java take it."""
     session: Any = spark
     return session._jsparkSession
+
+
+def java_frame(frame: DataFrame) -> Any:
+    """Return a DataFrame as classes of Java take it."""
+    rows: Any = frame
+    return rows._jdf
 
 
 @contextmanager

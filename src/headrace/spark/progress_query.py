@@ -183,7 +183,7 @@ class ProgressQuery:
         """Return the query, started, in the session of the application."""
         columns = ",".join(f"{name} {kind}" for name, kind in COLUMNS.items())
         java = new_object(self._context, "ProgressQuery", columns)
-        folder = scratch_folder(self._context).as_uri()
+        folder = str(scratch_folder(self._context))
         session = java_session(SparkSession.builder.getOrCreate())
         java.start(session, self._name, folder, int(EVERY_S * 1000))
         return java

@@ -1,5 +1,6 @@
 package headrace.spark;
 
+import java.net.URI;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -11,6 +12,11 @@ import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.hadoop.conf.Configuration;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
 import org.apache.spark.TaskContext;
 import org.apache.spark.TaskContext$;
 import org.apache.spark.rdd.RDD;
@@ -124,10 +130,14 @@ public final class ProgressQuery {
     }
   }
 
-  /** Starts the query; its checkpoint must be a new folder. */
+  /** Starts the query; its checkpoint must be a new folder of this host. */
   public void start(SparkSession spark, String name, String checkpoint, long everyMs)
       throws Exception {
     FEEDS.put(id, this);
+    Configuration files = new Configuration(false);
+    files.setClassLoader(ProgressQuery.class.getClassLoader());
+    files.setClass("fs." + PlainFiles.SCHEME + ".impl", PlainFiles.class, FileSystem.class);
+    FileSystem.get(PlainFiles.ROOT, files); // Hadoop keeps it, and asks for no setting again
     Thread thread = Thread.currentThread();
     ClassLoader before = thread.getContextClassLoader();
     thread.setContextClassLoader(ProgressQuery.class.getClassLoader());
@@ -142,7 +152,7 @@ public final class ProgressQuery {
               .writeStream()
               .format(Nowhere.class.getName())
               .queryName(name)
-              .option("checkpointLocation", checkpoint)
+              .option("checkpointLocation", PlainFiles.SCHEME + ":" + checkpoint)
               .trigger(Trigger.ProcessingTime(everyMs))
               .start();
     } finally {
@@ -254,6 +264,28 @@ public final class ProgressQuery {
   }
 }
 
+/**
+ * Files of this host, without checksums, and with the permissions that they are made with: Hadoop
+ * would start a process for each file to set these.
+ */
+final class PlainFiles extends RawLocalFileSystem {
+  static final String SCHEME = "headrace-progress";
+  static final URI ROOT = URI.create(SCHEME + ":///");
+
+  @Override
+  public URI getUri() {
+    return ROOT;
+  }
+
+  @Override
+  public String getScheme() {
+    return SCHEME;
+  }
+
+  @Override
+  public void setPermission(Path path, FsPermission permission) {}
+}
+
 /** The rows that a job offers, as a table that can only be followed. */
 final class ProgressTable implements SupportsRead, ScanBuilder, Scan {
   private final ProgressQuery feed;
@@ -305,6 +337,7 @@ final class ProgressTable implements SupportsRead, ScanBuilder, Scan {
     SparkSession own = SparkSession.active();
     own.conf().set("spark.sql.codegen.wholeStage", "false");
     own.conf().set("spark.sql.codegen.factoryMode", "NO_CODEGEN");
+    own.conf().set("spark.sql.ui.explainMode", "simple");
     // From Spark 4.3 on, what is observed counts by attempts of tasks, and here are none.
     own.conf().set("spark.sql.legacy.observeMetricsAggregateAllAttempts", "true");
     return new ProgressStream(feed);
