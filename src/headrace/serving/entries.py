@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from abc import abstractmethod
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -30,7 +30,7 @@ CHUNK_ROWS = 1_000_000
 """So many entries are sorted at once while a table on disk is filled, and merged at once."""
 
 SAMPLES = 64
-"""So many keys of each sorted run say where the ranges that are merged at once begin."""
+"""So many parts has a sorted run; their first keys say where ranges that are merged begin."""
 
 STEPS = 16
 """In so many steps they are written."""
@@ -233,13 +233,14 @@ class DiskEntries(Entries):
     def _merged(self, runs: Sequence[_Run]) -> Iterator[pl.DataFrame]:
         """Yield the entries of all runs, range by range; each while the one before is written."""
         samples = sorted(key for run in runs for key in run.samples)
-        rows = sum(len(run.keys) for run in runs)
+        rows = sum(run.rows for run in runs)
         step = max(1, len(samples) * self._chunk_rows // rows)
         bounds = [None, *dict.fromkeys(samples[step::step]), None]
         coming: deque[Future[pl.DataFrame]] = deque()
         for low, high in pairwise(bounds):
-            parts = [run.between(low, high) for run in runs]
-            coming.append(self._beside.submit(_in_order, parts))
+            parts = [part for run in runs for part in run.between(low, high)]
+            if parts:  # else all runs begin with the same key
+                coming.append(self._beside.submit(_in_order, parts))
             if len(coming) > 1:
                 yield coming.popleft().result()
         yield coming.popleft().result()
@@ -272,7 +273,7 @@ class DiskEntries(Entries):
 
 
 class _Run:
-    """Entries in the order of their keys, in a file.
+    """Entries in the order of their keys, in a file of which any part can be read.
 
     Args:
         path: of the file.
@@ -283,21 +284,29 @@ class _Run:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         rows = _in_order(parts).to_arrow().cast(_STORED).combine_chunks()
+        step = -(-rows.num_rows // SAMPLES)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _STORED) as writer:
-            writer.write_table(rows)
-        self.samples = rows.column(0)[:: -(-rows.num_rows // SAMPLES)].to_pylist()
-        with pa.memory_map(str(path)) as file:
-            found = pa.ipc.open_file(file).get_batch(0)
-        self.keys, self._values = found.columns
+            writer.write_table(rows, max_chunksize=step)
+        self.rows = rows.num_rows
+        self.samples: list[bytes] = rows.column(0)[::step].to_pylist()
+        # Not mapped: Linux may read megabytes around each page that a search touches.
+        self._file = pa.OSFile(str(path))
+        self._parts = pa.ipc.open_file(self._file)
 
-    def between(self, low: bytes | None, high: bytes | None) -> Columns:
-        """Return the entries with ``low <= key < high``; ``None``: no bound."""
-        begin = 0 if low is None else bisect_left(self.keys, low, key=_key)
-        end = len(self.keys) if high is None else bisect_left(self.keys, high, key=_key)
-        return self.keys[begin:end], self._values[begin:end]
+    def between(self, low: bytes | None, high: bytes | None) -> Iterator[Columns]:
+        """Yield the entries with ``low <= key < high``, a part each; ``None``: no bound."""
+        first = 0 if low is None else max(0, bisect_right(self.samples, low) - 1)
+        last = len(self.samples) if high is None else bisect_left(self.samples, high)
+        for number in range(first, last):
+            keys, values = self._parts.get_batch(number).columns
+            begin = 0 if low is None else bisect_left(keys, low, key=_key)
+            end = len(keys) if high is None else bisect_left(keys, high, key=_key)
+            if begin < end:
+                yield keys[begin:end], values[begin:end]
 
     def remove(self) -> None:
         """Remove the file."""
+        self._file.close()
         self._path.unlink()
 
 
