@@ -27,7 +27,10 @@ from headrace.state.backend import Columns
 from headrace.state.rocksdb import RocksDBBackend, RocksDBSettings
 
 CHUNK_ROWS = 1_000_000
-"""So many entries are sorted at once while a table on disk is filled, and merged at once."""
+"""So many entries are sorted at once while a table on disk is filled."""
+
+MERGED_AT_ONCE = 4
+"""A range that is merged has a fourth of these: three of them are in memory, one is written."""
 
 SAMPLES = 64
 """So many parts has a sorted run; their first keys say where ranges that are merged begin."""
@@ -234,7 +237,7 @@ class DiskEntries(Entries):
         """Yield the entries of all runs, range by range; each while the one before is written."""
         samples = sorted(key for run in runs for key in run.samples)
         rows = sum(run.rows for run in runs)
-        step = max(1, len(samples) * self._chunk_rows // rows)
+        step = max(1, len(samples) * self._chunk_rows // MERGED_AT_ONCE // rows)
         bounds = [None, *dict.fromkeys(samples[step::step]), None]
         coming: deque[Future[pl.DataFrame]] = deque()
         for low, high in pairwise(bounds):
@@ -283,26 +286,34 @@ class _Run:
     def __init__(self, path: Path, parts: Sequence[Columns]) -> None:
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        rows = _in_order(parts).to_arrow().cast(_STORED).combine_chunks()
-        step = -(-rows.num_rows // SAMPLES)
+        rows = _in_order(parts)
+        self.rows, step = rows.height, -(-rows.height // SAMPLES)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _STORED) as writer:
-            writer.write_table(rows, max_chunksize=step)
-        self.rows = rows.num_rows
-        self.samples: list[bytes] = rows.column(0)[::step].to_pylist()
+            for part in rows.iter_slices(step):
+                writer.write_table(part.to_arrow().cast(_STORED).combine_chunks())
+        self.samples: list[bytes] = rows["key"].gather_every(step).to_list()
         # Not mapped: Linux may read megabytes around each page that a search touches.
         self._file = pa.OSFile(str(path))
         self._parts = pa.ipc.open_file(self._file)
+        self._held: tuple[int, Columns] | None = None
 
     def between(self, low: bytes | None, high: bytes | None) -> Iterator[Columns]:
         """Yield the entries with ``low <= key < high``, a part each; ``None``: no bound."""
         first = 0 if low is None else max(0, bisect_right(self.samples, low) - 1)
         last = len(self.samples) if high is None else bisect_left(self.samples, high)
         for number in range(first, last):
-            keys, values = self._parts.get_batch(number).columns
+            keys, values = self._part(number)
             begin = 0 if low is None else bisect_left(keys, low, key=_key)
             end = len(keys) if high is None else bisect_left(keys, high, key=_key)
             if begin < end:
                 yield keys[begin:end], values[begin:end]
+
+    def _part(self, number: int) -> Columns:
+        """Return a part; the range that follows mostly begins in the last one."""
+        if self._held is None or self._held[0] != number:
+            keys, values = self._parts.get_batch(number).columns
+            self._held = number, (keys, values)
+        return self._held[1]
 
     def remove(self) -> None:
         """Remove the file."""
