@@ -27,6 +27,7 @@ NOT_PASSED = (
     "sink.merged",
     "sink.listed",
     "sink.part_sent",
+    "sink.shared",
 )
 POINTS = [p for p in FAULT_POINTS if p.startswith(STEPS) and not p.startswith(NOT_PASSED)]
 ORDERS = pa.schema({"id": pa.int64(), "price": pa.float64(), "gone": pa.bool_()})

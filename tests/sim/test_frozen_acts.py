@@ -206,7 +206,7 @@ OF_EPOCHS = tuple(
     point
     for point in FAULT_POINTS
     if point.startswith(("epoch.", "commit.", "sink.", "sweep.", "prune."))
-    and point != "sink.part_sent"
+    and point not in ("sink.part_sent", "sink.shared")
 )
 OF_FEEDS = ("feed.mark_published", "feed.trim_due", "feed.trimmed")
 OF_STARTS = ("catalog.due", "tidy.due")

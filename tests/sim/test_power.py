@@ -35,7 +35,7 @@ STEPS = (
     "trim.",
     "warehouse.",
 )
-NEVER = {"slot.remote_sent", "sink.part_sent"}
+NEVER = {"slot.remote_sent", "sink.part_sent", "sink.shared"}
 POINTS = [point for point in FAULT_POINTS if point.startswith(STEPS) and point not in NEVER]
 DAY = 86_400_000
 
