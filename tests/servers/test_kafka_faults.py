@@ -11,10 +11,12 @@ from tests.support.homes import rows_in
 from tests.support.kafka import CLIENTS, KafkaServer, Topics
 from tests.support.kafka_proxy import (
     ADD_OFFSETS_TO_TXN,
+    DESCRIBE_CONFIGS,
     INIT_PRODUCER_ID,
     LOADING,
     NOT_COORDINATOR,
     OFFSET_FETCH,
+    UNKNOWN_TOPIC,
     KafkaProxy,
 )
 from tests.support.processes import SystemClock
@@ -76,6 +78,19 @@ def test_a_coordinator_that_loads_or_has_moved_is_asked_again(
         driver.run()
         assert between.left() == 0
     assert sent(topics, f"{name}.out") == running_totals(rows)
+
+
+def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(between: KafkaProxy) -> None:
+    topics = Topics(between.address)
+    topics.create("heard.in", 2)
+    rows = clicks(0, 30)
+    feed(topics, "heard.in", rows)
+    target = f"kafka://{between.address}/heard.out?key=user&partitions=2"
+    between.answer(DESCRIBE_CONFIGS, [UNKNOWN_TOPIC] * 2)
+    with TestDriver(counting(f"kafka://{between.address}/heard.in", target), tasks=2) as driver:
+        driver.run()
+        assert between.left() == 0
+    assert sent(topics, "heard.out") == running_totals(rows)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ import struct
 import threading
 from contextlib import suppress
 
-OFFSET_FETCH, INIT_PRODUCER_ID, ADD_OFFSETS_TO_TXN = 9, 22, 25
-LOADING, NOT_COORDINATOR = 14, 16
+OFFSET_FETCH, INIT_PRODUCER_ID, ADD_OFFSETS_TO_TXN, DESCRIBE_CONFIGS = 9, 22, 25, 32
+UNKNOWN_TOPIC, LOADING, NOT_COORDINATOR = 3, 14, 16
 _FLEXIBLE = {INIT_PRODUCER_ID: 2, ADD_OFFSETS_TO_TXN: 3}
 """From this version on there is a byte between the head and what is answered."""
 
@@ -85,6 +85,8 @@ class KafkaProxy:
             error = errors.pop(0)
         if request == OFFSET_FETCH:  # the last of a group's, with empty tags behind it
             at = len(frame) - (4 if version >= 8 else 3)
+        elif request == DESCRIBE_CONFIGS:  # the first of a list
+            at = 12 if version < 4 else 10
         else:  # behind the number of the request, and the time to wait
             at = 8 + (version >= _FLEXIBLE[request])
         frame[at : at + 2] = struct.pack(">h", error)

@@ -383,9 +383,7 @@ class TransactionalReceiver(Receiver):
                 if name_of(failure) != "TOPIC_ALREADY_EXISTS":
                     raise
             self._await_topic()
-        place = parts.ConfigResource(parts.ResourceType.TOPIC, name)
-        found = admin.describe_configs([place], request_timeout=self._wait_s)[place].result()
-        most = int(found["max.message.bytes"].value)
+        most = self._most_bytes()
         if most < self._sink.most_bytes + OVERHEAD_BYTES:
             raise InvalidInputError(
                 f"{self._address.at} takes messages of {most} bytes (max.message.bytes), and the "
@@ -400,6 +398,23 @@ class TransactionalReceiver(Receiver):
             encoder_of(self._address, self._site.schema)
         except LogAwayError as error:
             raise ReceiverAwayError(error.message, operator=self._site.operator) from error
+
+    def _most_bytes(self) -> int:
+        """Return what a message of the topic may have, by a broker that has heard of the topic."""
+        parts = admin_library()
+        place = parts.ConfigResource(parts.ResourceType.TOPIC, self._address.topic)
+        clock = SystemClock()
+        deadline = Deadline(clock, self._wait_s)
+        while True:
+            try:
+                asked = CLIENTS.admin(self._address).describe_configs(
+                    [place], request_timeout=self._wait_s
+                )
+                return int(asked[place].result()["max.message.bytes"].value)
+            except library().KafkaException as error:
+                if not is_unknown(error) or deadline.expired:
+                    raise
+            clock.sleep(MOVING_S)
 
     def _await_topic(self) -> None:
         """Return when brokers know the topic that was created."""
