@@ -131,19 +131,22 @@ export function likelyMeasure(columns) {
   return numbers.find((name) => /(_ms|_us|_s|_bytes|delay|latency|duration|took|size|amount|price|value)$/i.test(name)) ?? numbers[0];
 }
 
+/** Whether rows are grouped: samples and heat maps keep the groups of the view before for the next one. */
+export const isGrouped = (query) => query.group_by.length > 0 && !["samples", "heatmap"].includes(query.view);
+
 /** Return the query as the server wants it: without what its view does not use. */
 export function forServer(query) {
   const { bucket, limit, ...sent } = query;
   if (bucket && bucket !== "auto") sent.bucket = bucket;
   else sent.bucket = "auto";
   if (limit) sent.limit = limit;
-  if (sent.view === "samples") sent.group_by = [];
+  if (!isGrouped(query)) sent.group_by = [];
   return sent;
 }
 
 /** Return the first words for a query that has no title. */
 export function describe(query) {
   const shown = query.view === "samples" ? "Raw samples" : query.metrics.map(metricName).join(", ");
-  const by = query.group_by.length && query.view !== "samples" ? ` by ${query.group_by.join(", ")}` : "";
+  const by = isGrouped(query) ? ` by ${query.group_by.join(", ")}` : "";
   return `${shown}${by} of ${query.stream}`;
 }

@@ -2,7 +2,7 @@
 
 import { combobox, kindMark, matching } from "../combobox.js";
 import { h, icon, refill } from "../dom.js";
-import { BUCKETS, FUNCTIONS, metricName, metricOf, TIMELESS, withGroup } from "../query.js";
+import { BUCKETS, FUNCTIONS, isGrouped, metricName, metricOf, TIMELESS, withGroup } from "../query.js";
 import { filterRow } from "./filters.js";
 
 /** Draw the builder into an element; `onchange(query)` is called with each other query. */
@@ -95,7 +95,7 @@ function options(query, set, raw, single) {
         h("button.button.small.only-icon", { type: "button", "data-key": "direction", "aria-label": descending ? "Largest first" : "Smallest first", title: descending ? "Largest first" : "Smallest first", on: { click: () => order(String(by), !descending) } }, icon(descending ? "down" : "up")));
     }
   }
-  if (raw || query.group_by.length) {
+  if (raw || isGrouped(query)) {
     const limits = [5, 8, 10, 20, 50, 100, 200, 500, 1000];
     const current = query.limit ?? (raw ? 100 : 10);
     parts.push(select(raw ? "Rows" : "Groups", "limit", (limits.includes(current) ? limits : [current, ...limits]).map((one) => [one, one]), current, (value) => set({ limit: Number(value) })));

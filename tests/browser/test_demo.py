@@ -1,0 +1,69 @@
+"""The demo while it runs: its dashboard grows, and each view of its flights can be looked at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+from playwright.sync_api import Browser, expect
+from tests.browser.test_page import VIEWS
+from tests.support.browsing import App, Viewer, open_bus
+from tests.support.processes import Started, until
+
+from headrace.errors import HeadraceError
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """What ``make demo UI=1`` starts, once its job has sent the first rows."""
+    folder = tmp_path_factory.mktemp("demo")
+    started = Started(folder, folder / "home")
+
+    def has_sent() -> bool:
+        with suppress(HeadraceError, OSError), open_bus(folder / "home" / "demo" / "bus") as bus:
+            return "route_delays" in bus.names()
+        return False
+
+    try:
+        started.start("demo", "--ui", "--home", str(folder / "home"))
+        until(lambda: "http://" in started.said(0), "the address of the dashboard")
+        until(has_sent, "the first rows of the job")
+        found = re.search(r"(http://[^/]+)/\S+", started.said(0))
+        assert found is not None
+        yield App(folder / "home" / "demo", found[1], found[0])
+    finally:
+        started.end()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_dashboard_grows_and_each_view_shows_the_flights(
+    demo: App, browser: Browser, theme: str
+) -> None:
+    context = browser.new_context(color_scheme=theme, viewport={"width": 1280, "height": 860})
+    viewer = Viewer(demo, context)
+    page = viewer.settled()
+    expect(page.get_by_role("heading", name="Flights from New York City")).to_be_visible()
+    airlines = page.locator(".card").filter(has_text="Airlines").locator("tbody")
+    expect(airlines.locator("tr").nth(5)).to_be_attached()
+    if theme == "light":  # the first test: flights still come
+        expect(airlines).not_to_have_text(airlines.inner_text(), use_inner_text=True)
+    assert viewer.faults() == []
+    viewer.see(
+        "/explore?stream=flights&from=2013-01-01&to=2014-01-01&by=origin&show=count&view=table"
+    )
+    pictures = {page.screenshot()}
+    for title in VIEWS:
+        page.get_by_role("tab", name=title).click()
+        expect(page.get_by_role("tab", name=title)).to_have_attribute("aria-selected", "true")
+        viewer.settled()
+        drawn = page.locator(".result canvas, .result tbody tr, table.rows tbody tr")
+        drawn.first.wait_for(state="attached")
+        assert viewer.faults() == []
+        pictures.add(page.screenshot())
+    assert len(pictures) >= len(VIEWS)  # live numbers may change the first one
+    assert viewer.wrong == []
+    context.close()
