@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -41,7 +42,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_dashboard_grows_and_each_view_shows_the_flights(
-    demo: App, browser: Browser, theme: str
+    demo: App, browser: Browser, theme: Literal["light", "dark"]
 ) -> None:
     context = browser.new_context(color_scheme=theme, viewport={"width": 1280, "height": 860})
     viewer = Viewer(demo, context)
