@@ -251,11 +251,27 @@ def ticking(folder: Path) -> Job:
     return ticking
 
 
-def radar(folder: Path) -> Job:
+def radar() -> Job:
     """The job of the demo."""
     from headrace.demo.delay_radar import delay_radar
 
     return delay_radar
+
+
+def flights() -> Any:
+    """What the demo reads: the flights of a year, and the stream that they become."""
+    from headrace.demo.flights import flight_source
+
+    return flight_source()
+
+
+def radar_mistakes(bus: Any) -> list[Any]:
+    """Compare what the job of the demo has sent with DuckDB; return the outputs that differ."""
+    from headrace.demo.results import OUTPUTS, check_outputs
+
+    found = check_outputs(bus)
+    assert [one.output for one in found] == list(OUTPUTS)
+    return [one for one in found if not one.is_equal]
 
 
 MAKERS: dict[str, Callable[[Path], Job]] = {
@@ -268,7 +284,7 @@ MAKERS: dict[str, Callable[[Path], Job]] = {
     "older": older,
     "joining": lambda folder: counting(pairs=True),
     "limited": lambda folder: counting((3, 5), take_no_more_bytes),
-    "radar": radar,
+    "radar": lambda folder: radar(),
     "shuffling": shuffling,
     "tabling": tabling,
     "ticking": ticking,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -172,8 +173,8 @@ FRAME_ROWS, FRAME_BYTES = 1 << 20, 1 << 20
 
 def _cuts(
     batch: pa.RecordBatch, bounds: Sequence[int], most_bytes: int | None
-) -> Iterator[tuple[int, int]]:
-    """Yield the first row of each frame that rows become, and the one after its last.
+) -> list[tuple[int, int]]:
+    """Return the first row of each frame that rows become, and the one after its last.
 
     A task that reads its own frames verifies none of other tasks, and they are sent to it as they
     are. So a frame ends where a task does, unless it were small.
@@ -186,13 +187,13 @@ def _cuts(
     rows, size = batch.num_rows, max(1, batch.nbytes)
     least = FRAME_BYTES * rows // size
     most = max(1, rows if most_bytes is None else most_bytes * rows // size)
-    begin = 0
+    cuts, begin = [], 0
     for bound in bounds[1:]:
         if bound - begin < least and bound < rows:
             continue
-        for at in range(begin, bound, most):
-            yield at, min(at + most, bound)
+        cuts += [(at, min(at + most, bound)) for at in range(begin, bound, most)]
         begin = bound
+    return cuts
 
 
 def with_lag(chunk: Chunk, delay_ms: int) -> Chunk:
@@ -241,22 +242,21 @@ class ExchangeWriter:
         positions, starts = [], []
         totals = np.zeros(self._groups, np.int64)
 
-        def chunks() -> Iterator[bytes | pa.Buffer]:
+        def encoded() -> Iterator[list[bytes | pa.Buffer]]:
             nonlocal totals
             position = 0
             for batch, begins in self.frames():
                 totals += np.diff(begins)
                 for at, upto in _cuts(batch, begins[bounds].tolist(), most_bytes):
-                    encoded = encode_frame(batch.slice(at, upto - at))
+                    frame = encode_frame(batch.slice(at, upto - at))
                     positions.append(position)
                     starts.append(np.clip(begins, at, upto) - np.uint32(at))
-                    yield from encoded
-                    position += sum(map(len, encoded))
+                    yield frame
+                    position += sum(map(len, frame))
             columns = [pa.array(positions, pa.int64()), pa.array(starts, INDEX[1].type)]
-            yield from encode_frame(pa.record_batch(columns, schema=INDEX))
-            yield TAIL.pack(position)
+            yield [*encode_frame(pa.record_batch(columns, schema=INDEX)), TAIL.pack(position)]
 
-        size = files.write_new(path, chunks(), durable=False)
+        size = files.write_new(path, chain.from_iterable(encoded()), durable=False)
         before = np.concatenate([[0], np.cumsum(totals)])  # of each key group
         return size, np.diff(before[bounds]).tolist()
 
