@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.spark.hosts import homes, small_executors
+from tests.support.changes import begin_beside
 from tests.support.cli import done
 from tests.support.jobs import counting, flights, model, pairs_of, radar, radar_mistakes
 from tests.support.processes import REAL_CLOCK, kill
@@ -173,6 +175,10 @@ def test_hosts_the_bucket_and_the_driver_die_one_after_the_other(
         sets = [word for one in world.sets for word in ("--set", one)]
         assert "4 to 6 tasks" in done("jobs", "rescale", JOB, "--tasks", 6, *sets)
         feed(world, driver, 100)
+        away = [*sets, "--set", f"state.dir={tmp_path / 'elsewhere'}"]
+        saved = json.loads(done("jobs", "savepoint", JOB, "--name", "s", "--json", *away))
+        assert saved["path"].endswith("/jobs/_savepoints/counting/s")
+        assert saved["path"].startswith("s3://")
 
         world.feed(100)
         driver.kill()
@@ -182,6 +188,8 @@ def test_hosts_the_bucket_and_the_driver_die_one_after_the_other(
         assert driver.wait()["interrupted"], driver.story
     end(world, counting(pairs=True), tmp_path)
     assert model(world.log) == world.found()
+    said = begin_beside(world, counting(pairs=True), saved["path"], *away[-1:])
+    assert f"begins with epoch {saved['epoch'] + 1:,}, from savepoint {saved['path']}" in said
     found = Counter((row["id"], row["v"], row["later"]) for row in world.rows("pairs"))
     assert pairs_of(world.log) == found
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from tests.support.homes import Home
 
 import headrace as hr
 from headrace.bus import Bus, Stream
@@ -107,6 +108,7 @@ __all__ = [
     "StartOffsets",
     "accept_streams",
     "backfilled",
+    "begin_beside",
     "begin_by_word",
     "begin_from",
     "begin_next_run",
@@ -415,6 +417,12 @@ def begin_from(
     with_settings(driver, "job", **changes)
     beginning = SavepointRestore(driver.job.build(), context_of(driver))
     beginning.begin((folder or savepoints(driver)) / name)
+
+
+def begin_beside(world: Home, job: hr.Job, word: str, *sets: str) -> str:
+    """Begin a job from a savepoint, under the name ``other``; return the line about that."""
+    other = dataclasses.replace(job, name="other")
+    return _begin_by_word(word, job.name, other, world.settings(*sets), world.bus, SystemClock())
 
 
 def begin_by_word(driver: TestDriver, word: str, job: str) -> str:
