@@ -29,6 +29,8 @@ pytestmark = [
 
 JOB = "counting"
 AWAY_S = 20.0
+SHARE = 50
+"""CI runs four hosts, which take minutes, once in fifty times."""
 
 
 @pytest.fixture
@@ -55,15 +57,17 @@ def server(
 def cluster(
     tmp_path: Path, network: HostNetwork, server: S3Server, request: pytest.FixtureRequest
 ) -> Iterator[SparkCluster]:
-    """Two hosts, or as many as a test says, that find the home and each other's disks empty."""
-    (tmp_path / "home").mkdir()
+    """Two hosts, or as many as a test says: of this test's folders, each has but its own."""
+    hidden = [tmp_path / name for name in ("home", "s3", "reader", "gates")]
+    for folder in hidden:
+        folder.mkdir(exist_ok=True)
     state, hosts = tmp_path / "state", getattr(request, "param", 2)
     with SparkCluster(
         tmp_path / "cluster",
         hosts,
         1024,
         state_dir=state,
-        without=[tmp_path / "home"],
+        without=hidden,
         network=network,
     ) as running:
         yield running
@@ -143,7 +147,7 @@ def host_with_copied_tasks(world: StoredWorld, cluster: SparkCluster) -> int:
     return next(at for at, one in enumerate(ids) if one in wanted)
 
 
-@pytest.mark.soak
+@pytest.mark.soak(share=SHARE)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cluster", [4], indirect=True)
 def test_hosts_the_bucket_and_the_driver_die_one_after_the_other(
@@ -194,7 +198,7 @@ def test_hosts_the_bucket_and_the_driver_die_one_after_the_other(
     assert pairs_of(world.log) == found
 
 
-@pytest.mark.soak
+@pytest.mark.soak(share=SHARE)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cluster", [4], indirect=True)
 def test_the_demo_ends_as_in_duckdb_though_a_host_and_the_driver_die(

@@ -69,7 +69,8 @@ class SparkCluster:
         state_dir: the folder of stores as jobs name it. Each worker has a disk of its own there, in
             a mount namespace of its own, where the system allows that; the driver has the folder
             itself. Without, workers get their folders by ``HEADRACE_STATE_DIR``.
-        without: folders that hosts find empty, where each has a disk of its own.
+        without: folders that hosts find empty, where each has a disk of its own; if any is named,
+            they find the folders of other hosts empty, too.
         network: that the hosts are in, each with an address of its own; left out, they are on
             loopback addresses.
 
@@ -205,7 +206,11 @@ class SparkCluster:
             environment["HEADRACE_STATE_DIR"] = own
             return daemon
         self._state.mkdir(parents=True, exist_ok=True)
-        places = [own, str(self._state), *self._without]
+        hosts = [self.home / f"worker-{number}" for number in range(self.workers)]
+        others = [host for host in hosts if self._without and host.name != place]
+        for other in others:
+            other.mkdir(exist_ok=True)
+        places = [own, str(self._state), *self._without, *map(str, others)]
         return [*unshare, "sh", "-c", _OWN_DISK, "sh", *places, "--", *daemon]
 
     def _wait_for(

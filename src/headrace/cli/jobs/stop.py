@@ -58,7 +58,7 @@ def savepoint(
 ) -> None:
     """Create a savepoint: one committed epoch in a folder, from which other jobs can start.
 
-    The job can be running or stopped. The savepoint goes to `jobs/_savepoints/JOB` in the home, or
+    The job can be running or stopped. The savepoint goes to `_savepoints/JOB` of the storage, or
     to `--dir`. A driver on this host creates it between two epochs and continues. With `--dir`, or
     with settings of its own, the command creates it itself while the driver waits.
 

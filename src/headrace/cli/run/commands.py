@@ -38,7 +38,7 @@ FromSavepoint = Annotated[
     typer.Option(
         "--from-savepoint",
         metavar="PATH",
-        help="Start from a savepoint: its folder, or the name of one of the job's "
+        help="Start from a savepoint: its folder or address, or the name of one of the job's "
         "own. Leave it out in later runs.",
         show_default=False,
     ),
@@ -105,7 +105,7 @@ def start_from_savepoint(
     """Make a job what it continues from; return a line about that.
 
     Args:
-        word: a savepoint's folder, or the name of one of ``saved_job``'s own.
+        word: a savepoint's folder or address, or the name of one of ``saved_job``'s own.
         saved_job: whose savepoints are looked through.
         job: that begins.
         settings: of the run.
