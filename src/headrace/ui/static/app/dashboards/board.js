@@ -15,7 +15,7 @@ const AT_ONCE = 4;
 
 export class Board {
   constructor(root, name, context, search) {
-    Object.assign(this, { root, name, context, cards: [], board: null, isEditing: false, stop: null, known: [] });
+    Object.assign(this, { root, name, context, cards: [], board: null, isEditing: false, stop: null, known: [], connection: "warn" });
     this.override = readOverride(search);
     this.live = new URLSearchParams(search).get("live") !== "0";
     this.head = h("div.head");
@@ -77,7 +77,7 @@ export class Board {
       this.isEditing ? [h("button.button", { type: "button", on: { click: () => this.cancel() } }, "Cancel"), h("button.button.primary", { type: "button", "data-key": "edit", on: { click: () => this.save() } }, "Save")] : [
         timeRange(range, { whole, compares: false, onchange: ({ from, to }) => this.setOverride({ ...this.override, from, to }) }),
         this.override.from !== undefined ? h("button.button.plain", { type: "button", on: { click: () => this.setOverride({ filters: this.override.filters }) } }, "Each chart's own time") : null,
-        h("button.button", { type: "button", "aria-pressed": String(this.live), "data-key": "live", on: { click: () => this.setLive(!this.live) } }, this.live ? h("span.dot", { "data-state": "warn" }) : icon("live"), "Live"),
+        h("button.button", { type: "button", "aria-pressed": String(this.live), "data-key": "live", on: { click: () => this.setLive(!this.live) } }, this.live ? h("span.dot", { "data-state": this.connection }) : icon("live"), "Live"),
         h("button.button", { type: "button", "data-key": "edit", on: { click: () => this.edit(true) } }, icon("edit"), "Edit"), more]);
     this.strip.hidden = !first;
     if (first) refill(this.strip, this.stripParts(first, range));
@@ -150,7 +150,10 @@ export class Board {
       this.stop = listen(this.cards.map((card) => forServer(card.query)), {
         result: (at, result) => this.show(this.cards[at], result),
         problem: (at, problem) => this.cards[at]?.fail(problem),
-        state: (state) => this.head.querySelector("[data-key=live] .dot")?.setAttribute("data-state", { live: "good", connecting: "warn", lost: "bad" }[state]),
+        state: (state) => {
+          this.connection = { live: "good", connecting: "warn", lost: "bad" }[state];
+          this.head.querySelector("[data-key=live] .dot")?.setAttribute("data-state", this.connection);
+        },
       });
       return;
     }
