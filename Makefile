@@ -45,6 +45,7 @@ servers: setup
 	@tools/kafka.sh || true
 	@tools/chromium.sh || true
 	@tools/registry.sh || true
+	@tools/hdfs.sh || true
 	@tools/spark_classes.sh || true
 
 test: servers

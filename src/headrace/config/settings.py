@@ -308,8 +308,8 @@ class StorageSettings(Section):
     address: str = setting(
         "",
         read=storage_address,
-        description="`s3://BUCKET/PREFIX`, or `gs://` or `az://` likewise, which all hosts of a "
-        "job reach; empty: the folder jobs, below home",
+        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, which all "
+        "hosts of a job reach; empty: the folder jobs, below home",
     )
     cache_bytes: int = setting(
         4096 * MIB,
