@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.support.cli import done
 from tests.support.soak import more
-from tests.support.sql import Row, TableQueries, plain
+from tests.support.sql import Row, TableQueries, plain, read_by_key
 from tests.support.watching import api, live_job, show_parts
 
 from headrace.errors import InvalidInputError
@@ -187,14 +187,10 @@ WHERE = [
 ]
 
 
-SMALL = "headrace.sql.current_rows._SMALL"
-"""As many rows of state are read whole, for one key as for all."""
-
-
 @pytest.fixture(params=["whole", "by key"])
 def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "by key":
-        monkeypatch.setattr(SMALL, 0)
+        read_by_key(monkeypatch)
 
 
 @pytest.mark.usefixtures("reading")
@@ -418,7 +414,7 @@ def test_current_rows_of_a_join_of_tables_are_those_that_are_there(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 2 == 0:
-        monkeypatch.setattr(SMALL, 0)
+        read_by_key(monkeypatch)
     dice = random.Random(seed)
     inputs = "".join(
         f"CREATE INPUT TABLE {one}({', '.join(columns)}, PRIMARY KEY ({next(iter(columns))})) "
