@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +21,7 @@ from tests.support.serving import Served
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.serving import Client
+from headrace.serving import Client, StaleError
 from headrace.testing import TestDriver
 
 CLICKS = {"user": pa.string(), "n": pa.int64()}
@@ -101,6 +105,25 @@ def test_state_of_a_job_is_served_epoch_by_epoch_whatever_dies(driver: TestDrive
             assert shown(table) == +expected == driver.store("counts")
             assert table.version.number == driver.state.epoch
         assert table.problem == ""
+
+
+def test_who_knows_an_epoch_reads_what_it_committed(driver: TestDriver) -> None:
+    driver.feed("clicks", rows(("ann", 1)))
+    driver.run()
+    with (
+        Served(driver.settings, driver.bus, ("job", "clicks:counts")) as served,
+        Client(served.address, "counts", int) as client,
+        Client(served.address, "counts", int, patience="100ms") as impatient,
+    ):
+        for turn in range(2, 12):
+            driver.feed("clicks", rows(("ann", 1)))
+            driver.run()  # the driver's epoch is known before it is served
+            read = client.read(["ann", "bob"], at_least=driver.state.epoch)
+            assert read.values == [turn, None]
+            assert read.version == driver.state.epoch
+            assert 0 <= read.staleness_ms < 60_000
+        with pytest.raises(StaleError, match=f"asked for {driver.state.epoch + 1}"):
+            impatient.get("ann", at_least=driver.state.epoch + 1)
 
 
 def test_a_key_that_is_under_several_keys_of_messages_is_refused(tmp_path: Path) -> None:
@@ -234,6 +257,24 @@ def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
             Served(settings, home.bus, source, **options)
 
 
+@contextmanager
+def reading(read: Callable[[], object]) -> Iterator[None]:
+    """Read again and again in another thread, while a block runs."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            read()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            yield
+        finally:
+            over.set()
+        running.result()
+
+
 DAY_US = 86_400_000_000
 TOPICS = {"at": pa.timestamp("us", tz="UTC"), "tag": pa.string(), "topic": pa.string()}
 
@@ -266,7 +307,13 @@ def test_a_daily_table_is_loaded_whole_and_swapped_when_a_day_is_complete(
             assert shown(served.table("topics")) == {"a": "a of 0", "b": "b of 0"}
             assert shown(every.table("topics")) == {"a": "a of 0", "b": "b of 1"}
             driver.feed("tagged", tagged(1, "c") + tagged(2, "d"))
-            driver.run()
-            client.wait(first + 1)
+            seen = []
+            with reading(lambda: seen.append((*client.get_many(["a", "b", "c"]),))):
+                until(lambda: seen, "a read")
+                driver.run()
+                client.wait(first + 1)
+                until(lambda: seen[-1][0] is None, "the next day")
+            days = [key for key, _ in groupby(seen)]
+            assert days == [("a of 0", "b of 0", None), (None, "b of 1", "c of 1")]
             assert client.get_many(["a", "b", "c", "d"]) == [None, "b of 1", "c of 1", None]
             assert served.table("topics").version.label == "table topics, 1970-01-02"
