@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
+import redis
 from tests.support.faults import refuse_loading_once
 from tests.support.homes import Home
 from tests.support.processes import until
@@ -150,6 +152,40 @@ def test_totals_are_served_as_columns(tmp_path: Path) -> None:
             driver.run()
             served.reach("sums", driver.state.epoch)
             assert shown(served.table("sums"))["b"] == {"n": 9, "most": 7}
+
+
+class Visiting:
+    def process(self, message: Any, context: hr.Context) -> None:
+        for name in ("recent", "today"):
+            context.store(name).put(message.user, message.n)
+
+
+@hr.job("visits")
+def visits(g: hr.Graph) -> None:
+    stores = [hr.store("recent", int, ttl=timedelta(days=9000)), hr.store("today", int, ttl="1d")]
+    g.input("clicks").partition_by("user").process(Visiting, stores)
+
+
+def test_entries_are_served_as_long_as_they_live(tmp_path: Path) -> None:
+    """The job's clock is in 2023: what lived a day then is gone, what lives 25 years is there."""
+    with TestDriver(visits, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(("ann", 1), ("bob", 2)))
+        driver.run()
+        sources = (("job", "visits:recent"), ("job", "visits:today"))
+        with (
+            Served(driver.settings, driver.bus, *sources) as served,
+            Client(served.address, "recent", int) as recent,
+            Client(served.address, "today", int) as today,
+            redis.Redis(port=served.port) as client,
+        ):
+            assert recent.get_many(["ann", "bob", "eve"]) == [1, 2, None]
+            assert [*recent.range()] == [("ann", 1), ("bob", 2)]
+            assert 0 < client.ttl("recent:ann") < 9000 * 86_400 < client.pttl("recent:ann")
+            assert today.get_many(["ann", "bob"]) == [None, None]
+            assert [*today.range()] == []
+            assert client.ttl("today:ann") == client.ttl("recent:eve") == -2
+            assert client.exists("today:ann", "recent:ann") == 1
 
 
 @pytest.fixture
