@@ -19,6 +19,7 @@ import redis
 from tests.support.faults import refuse_loading_once
 from tests.support.homes import Home
 from tests.support.processes import until
+from tests.support.servers import encode_key
 from tests.support.serving import Served
 
 import headrace as hr
@@ -248,6 +249,54 @@ def test_several_servers_share_the_keys_and_a_client_knows_which_has_which(home:
             assert len(list(client.range())) == 300
         with pytest.raises(InvalidInputError, match="no server has key group 100"):
             Client([one.address, three.address], "users")
+        for n in range(6):  # a key is refused where it is not, never absent
+            found = sorted(str(answer(served.port, n)) for served in (one, two, three))
+            assert found == ["HRMOVED", "HRMOVED", f"n{n}"]
+
+
+def answer(port: int, key: int) -> object:
+    """Return what a server says of a key: its value, or the word that its error begins with."""
+    with redis.Redis(port=port) as client:
+        try:
+            [raw] = client.execute_command("HR.READ", "users", -1, encode_key((key,)))[2]
+        except redis.exceptions.ResponseError as refused:
+            return str(refused).split()[0]
+        return raw and msgspec.msgpack.decode(raw)
+
+
+def test_keys_that_several_servers_have_come_once(home: Home) -> None:
+    home.create("users", {"id": pa.int64(), "name": pa.string()}, key=("id",))
+    home.send("users", [{"id": n, "name": f"n{n}"} for n in range(300)])
+    settings, source = home.settings(), ("stream", "users")
+    cuts = ((0, 300), (200, 512), (0, 512))
+    one, two, all_of_them = (Served(settings, home.bus, source, groups=cut) for cut in cuts)
+    wanted = [(n, {"name": f"n{n}"}) for n in range(300)]
+    with one, two:
+        with Client([two.address, one.address], "users") as client:
+            assert [*client.range()] == wanted
+            assert client.get_many(range(300)) == [value for _, value in wanted]
+        with all_of_them, Client([s.address for s in (all_of_them, one, two)], "users") as client:
+            assert [*client.range(10, 20)] == wanted[10:20]
+            assert client.get_many(range(300)) == [value for _, value in wanted]
+
+
+def test_a_server_that_is_behind_is_stood_in_for(home: Home, tmp_path: Path) -> None:
+    sent = [{"id": n, "name": f"n{n}"} for n in range(20)]
+    source = ("stream", "users")
+    with Home(tmp_path / "behind") as behind:
+        for one, rows_of in ((home, sent), (behind, sent[:10])):
+            one.create("users", {"id": pa.int64(), "name": pa.string()}, key=("id",))
+            one.send("users", rows_of)
+        with (
+            Served(behind.settings(), behind.bus, source) as first,
+            Served(home.settings(), home.bus, source) as second,
+            Client([first.address, second.address], "users", patience="0s") as client,
+        ):
+            assert client.get(15) is None
+            assert client.read([15], at_least=20).values == [{"name": "n15"}]
+            assert client.get(15) == {"name": "n15"}  # it stays with the one that answered
+            with pytest.raises(StaleError):
+                client.get(15, at_least=21)
 
 
 def test_a_stream_that_is_created_again_is_read_again(home: Home) -> None:
