@@ -282,6 +282,40 @@ def test_replies_that_pile_up_and_requests_that_are_too_large_end_a_client(peopl
         assert client.exists("people:p001") == 1
 
 
+def test_http_has_the_same_limits(people: Home) -> None:
+    options: Any = {"clients": ClientLimits(clients=2), "requests": RequestLimits(1000)}
+    with Served(people.settings(), people.bus, ("stream", "people"), http_port=0, **options) as one:
+        place = one.server.place
+        assert place is not None
+        path, many = "/v1/tables/people/lookup", {"keys": [[f"p{n:03}"] for n in range(200)]}
+        with pytest.raises(urllib.error.HTTPError, match="413") as refused:
+            fetched(place, path, many)
+        assert "expected 1,000 at most" in refused.value.read().decode()
+        chunks = (json.dumps(many).encode()[at : at + 100] for at in range(0, 2000, 100))
+        asked = urllib.request.Request(
+            f"{place.url}{path}",
+            chunks,
+            {"Authorization": f"Bearer {place.token}", "Content-Type": "application/json"},
+        )
+        with pytest.raises(urllib.error.HTTPError, match="422"):  # its length is not said
+            urllib.request.urlopen(asked, timeout=30)
+        assert len(json.loads(fetched(place, path, {"keys": [["p001"]]})[1])["rows"]) == 1
+        port = int(place.url.rpartition(":")[2])
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            until(lambda: is_full(place), "the third client to be refused")
+        until(lambda: not is_full(place), "room again")
+
+
+def is_full(place: Any) -> bool:
+    try:
+        fetched(place, "/v1/tables")
+    except urllib.error.HTTPError as refused:
+        return refused.code == 503
+    return False
+
+
 def test_processes_share_a_port(people: Home, started: Started) -> None:
     port = free_port()
     words = ("serve", "--stream", "people", "--port", str(port), "--processes", "2", "--json")
