@@ -41,6 +41,7 @@ demo: setup
 servers: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
+	@tools/node.sh || true
 	@tools/delta.sh || true
 	@tools/kafka.sh || true
 	@tools/chromium.sh || true
