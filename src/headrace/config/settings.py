@@ -378,7 +378,7 @@ class SparkSettings(Section):
         description="deprecated, without effect: the driver's own loop drives epochs; leave it out",
     )
     progress: Literal["auto", "on", "off"] = setting(
-        "off",
+        "auto",
         description="show jobs in Spark's UI and event log: committed epochs as a streaming query "
         "(auto: once a run takes 10 s), and metrics of slots; off: neither",
     )
