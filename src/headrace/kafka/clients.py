@@ -8,7 +8,6 @@ library is loaded when first needed.
 from __future__ import annotations
 
 import atexit
-import gc
 import os
 import threading
 from collections import OrderedDict
@@ -21,6 +20,7 @@ from headrace.bus import LogAwayError
 from headrace.clock import Clock, Deadline
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.kafka.address import TopicAddress
+from headrace.runtime.processors import deferred_gc
 
 MOVING_S = 0.1
 KEPT_READERS = 64
@@ -176,21 +176,6 @@ def made(kind: Any, settings: Mapping[str, Any], address: TopicAddress) -> Any:
         ) from error
 
 
-@contextmanager
-def no_collector() -> Iterator[None]:
-    """Make many objects without Python's collector looking at all of them every 700 more.
-
-    Messages refer to no other object that could refer to them, and go with their batch.
-    """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 class PartitionReader:
     """A consumer of one partition, where it was left; for one thread at a time.
 
@@ -233,12 +218,16 @@ class PartitionReader:
             found, self.held = self.held[:most], self.held[most:]
             return found
         # With a timeout, it waits for all of them, and where transactions end there are fewer.
-        with telling(self.address), no_collector():
-            found = list(self._consumer.consume(most, 0.0))
+        with telling(self.address):
+            found = self._there(most)
             if not found:
                 found = list(self._consumer.consume(1, timeout_s))
-                found += self._consumer.consume(most - 1, 0.0) if found and most > 1 else []
+                found += self._there(most - 1) if found and most > 1 else []
             return found
+
+    def _there(self, most: int) -> list[Any]:
+        with deferred_gc():
+            return list(self._consumer.consume(most, 0.0))
 
     def leave(self, offset: int, held: list[Any]) -> None:
         """Note where the next range begins, and what is there of it."""
