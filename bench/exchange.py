@@ -8,11 +8,13 @@ memory to the rows in memory of the host that they are for. Ways, in turns:
 
 ``folder``  exchange files in a folder that both hosts have, mapped
 ``flight``  files that stay on the host that wrote them, fetched by Arrow Flight
+``shuffle`` the same frames as values of Spark's own shuffle, on two executors
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -20,21 +22,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.files import Files
 from headrace.plan.stages import Exchange
+from headrace.records.frame import encode_frame, read_frame, read_header
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.exchange import ExchangeFiles, ExchangeWriter
-from headrace.runtime.exchange_network import NetworkAddress, NetworkExchange
+from headrace.runtime.exchange_file import RECORD
+from headrace.runtime.exchange_network import FOLDER, NetworkAddress, NetworkExchange
 from headrace.runtime.orders import SlotOrder
+from headrace.spark.sessions import build_context
+from headrace.testing.cluster import SparkCluster
 from headrace.testing.host_network import HostNetwork
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
@@ -59,10 +67,11 @@ class Host:
     """What a host does, when it is asked: it writes its rows, and reads what is for it."""
 
     def __init__(self, number: int, folder: Path, address: str, rows: int) -> None:
-        self._number, self._chunks, self._round = number, chunks(rows, number), 0
+        self._number, self._chunks = number, chunks(rows, number)
         state = folder / f"host-{number}"
         far = state / "_remote" / "s3" / "bucket" / "job"
         own, files = NetworkAddress(address, os.getpid()), Files(sync=False)
+        self._record = state / FOLDER / "job" / RECORD
         (folder / "exchange").mkdir(exist_ok=True)
         self._ways = {
             "folder": ExchangeFiles(files, folder),
@@ -81,6 +90,13 @@ class Host:
             writer.add(chunk)
         return self._ways[way].write(order, f"{number}-{self._number}.arrow", writer, 1)[0]
 
+    def cpu_s(self) -> float:
+        """Seconds of a core that this host has used, with its server."""
+        processes = [os.getpid()]
+        if self._record.exists():
+            processes.append(json.loads(self._record.read_bytes())["process"])
+        return cpu_s(processes)
+
     def read(self, way: str, number: int, paths: list[str]) -> int:
         half = GROUPS // 2
         first = half * self._number
@@ -97,8 +113,25 @@ def serve(address: tuple[str, int], *arguments: Any) -> None:
             line.send(getattr(host, asked[0])(*asked[1:]))
 
 
-def by_files(network: HostNetwork, folder: Path, rows: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each round, by way."""
+def cpu_s(processes: Iterable[int]) -> float:
+    """Seconds of a core that processes have used, those that live."""
+    ticks = 0
+    for process in processes:
+        with suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Round(NamedTuple):
+    """Seconds by the clock, and of a core."""
+
+    seconds: float
+    cpu_s: float
+
+
+def by_files(network: HostNetwork, folder: Path, rows: int, rounds: int) -> dict[str, list[Round]]:
+    """Each round, by way."""
     children, lines = [], {}
     with Listener((network.gateway, 0)) as listener:
         for number in range(2):
@@ -112,7 +145,7 @@ def by_files(network: HostNetwork, folder: Path, rows: int, rounds: int) -> dict
         for _ in range(2):
             line = listener.accept()
             lines[line.recv()] = line
-        took: dict[str, list[float]] = {"folder": [], "flight": []}
+        took: dict[str, list[Round]] = {"folder": [], "flight": []}
 
         def both(*asked: Any) -> list[Any]:
             for line in lines.values():
@@ -120,18 +153,69 @@ def by_files(network: HostNetwork, folder: Path, rows: int, rounds: int) -> dict
             return [lines[number].recv() for number in range(2)]
 
         for number in range(rounds + 1):
-            for way, seconds in took.items():
-                began = time.monotonic()
+            for way, done in took.items():
+                used, began = sum(both("cpu_s")), time.monotonic()
                 paths = both("write", way, number)
                 assert sum(both("read", way, number, paths)) == 2 * rows
                 if number:  # the first starts servers
-                    seconds.append(time.monotonic() - began)
+                    seconds = time.monotonic() - began
+                    done.append(Round(seconds, sum(both("cpu_s")) - used))
                 for file in (folder / "exchange").iterdir():
                     file.unlink()
         for line in lines.values():
             line.send(None)
         for child in children:
             child.wait()
+    return took
+
+
+KEPT: dict[int, list[Chunk]] = {}
+"""Rows by number, made once in a process of an executor."""
+
+
+def sent(numbers: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+    """Yield the frames of a host's rows, by the host that they are for."""
+    for number, rows in numbers:
+        if number not in KEPT:
+            KEPT[number] = chunks(rows, number)
+        writer = ExchangeWriter(SCHEMA, EXCHANGE.keys, GROUPS)
+        for chunk in KEPT[number]:
+            writer.add(chunk)
+        for batch, starts in writer.frames():
+            middle = int(starts[GROUPS // 2])
+            for target, part in enumerate((batch.slice(0, middle), batch.slice(middle))):
+                yield target, b"".join(map(memoryview, encode_frame(part)))
+
+
+def received(blobs: Iterable[tuple[int, bytes]]) -> Iterator[int]:
+    """Yield how many rows came in each frame."""
+    for _, blob in blobs:
+        data = pa.py_buffer(blob)
+        yield read_frame(data, read_header(data, 0, "blob"), SCHEMA, "blob").num_rows
+
+
+def by_shuffle(network: HostNetwork, folder: Path, rows: int, rounds: int) -> list[Round]:
+    """Each round through Spark's own shuffle; what the driver does is left out."""
+    bench = importlib.import_module("exchange")  # which executors import, and keep rows in
+    with SparkCluster(folder / "cluster", 2, 2048, network=network) as cluster:
+        os.environ["SPARK_LOCAL_IP"] = network.gateway
+        conf = {
+            "spark.driver.host": network.gateway,
+            "spark.driver.bindAddress": network.gateway,
+            "spark.shuffle.compress": "false",
+            "spark.executor.memory": "1g",
+        }
+        context = build_context(cluster.url, "exchange", folder / "spark.log", conf)
+        took = []
+        for number in range(rounds + 2):
+            used, began = cpu_s(cluster.processes()), time.monotonic()
+            blobs = context.parallelize([(0, rows), (1, rows)], 2).mapPartitions(bench.sent)
+            counts = blobs.partitionBy(2, lambda target: target).mapPartitions(bench.received)
+            assert counts.sum() == 2 * rows
+            if number > 1:
+                seconds = time.monotonic() - began
+                took.append(Round(seconds, cpu_s(cluster.processes()) - used))
+        context.stop()
     return took
 
 
@@ -147,20 +231,23 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as made, HostNetwork() as network:
         took = by_files(network, Path(made), given.rows, given.rounds)
-        base = median(took["folder"])
-        for way, seconds in took.items():
-            report(way, given.rows, seconds, base)
+        took["shuffle"] = by_shuffle(network, Path(made), given.rows, given.rounds)
+        for way, done in took.items():
+            report(way, given.rows, done, took["folder"])
 
 
-def report(way: str, rows: int, seconds: list[float], base: float) -> None:
-    middle = median(seconds)
+def report(way: str, rows: int, done: list[Round], base: list[Round]) -> None:
+    middle, used = (median(column) for column in zip(*done, strict=True))
+    best, best_used = (median(column) for column in zip(*base, strict=True))
     said = {
         "way": way,
         "rows": 2 * rows,
         "rows_s": round(2 * rows / middle),
         "mb_s": round(2 * rows * ROW_BYTES / middle / 1e6),
-        "of_folder": round(base / middle, 2),
-        "seconds": [round(one, 3) for one in seconds],
+        "of_folder": round(best / middle, 2),
+        "cpu_us_row": round(used / 2 / rows * 1e6, 3),
+        "of_folder_cpu": round(best_used / used, 2),
+        "seconds": [round(one.seconds, 3) for one in done],
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

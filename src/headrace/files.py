@@ -155,8 +155,11 @@ class Files:
     def link(self, temporary: Path, path: Path, *, durable: bool = True) -> None:
         """Give a durable file another name, which must be free; it keeps its own.
 
-        With ``durable`` the name lasts; else ``sync_folder`` makes those of a folder last.
+        With ``durable`` the name lasts; else ``sync_folder`` makes those of a folder last. One of
+        the two may stand for an object that never changes, or both.
         """
+        if REMOTE in str(temporary) and (source := _far(temporary)) is not None:
+            temporary = source.local()
         if REMOTE in str(path) and (far := _far(path)) is not None:
             copy = temporary_path(path)
             os.link(temporary, copy)

@@ -22,7 +22,7 @@ from headrace import plugins
 from headrace.errors import InvalidInputError, UnavailableError
 
 _ADDRESS = re.compile(r"([a-z][a-z0-9]*)://([A-Za-z0-9][A-Za-z0-9._:-]*)(?:/(.*))?")
-_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+_PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+-]*")
 
 
 class StorageAwayError(UnavailableError, OSError):

@@ -40,6 +40,12 @@ def on_host(path: Path, state_dir: Path) -> Path:
     return state_dir / FOLDER / rest if part else path
 
 
+def address_of(path: Path) -> str:
+    """Return a path as people write it: the address that it stands for, where it does."""
+    _, part, rest = str(path).partition(PART)
+    return "://".join(rest.split("/", 1)) if part else str(path)
+
+
 def is_remote(path: Path | str) -> bool:
     """Say whether a path stands for something in an object storage."""
     return PART in str(path)

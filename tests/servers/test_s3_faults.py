@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.sim.world import World, make_job
+from tests.support.jobs import Count
 from tests.support.s3_proxy import Fault, FaultyProxy
 from tests.support.servers import S3Server, free_port
 from tests.support.storages import forget_storages, new_name
 
+import headrace as hr
 from headrace.cloud.storage import CloudStorage
 from headrace.errors import InvalidInputError
 from headrace.objects import StorageAwayError
@@ -115,6 +119,48 @@ def test_a_job_loses_nothing_over_a_bad_line(proxy: FaultyProxy, address: str) -
         driver.finish()
         world.check()
     assert len(proxy.done) > 20
+
+
+@hr.job("counting")
+def counting(g: hr.Graph) -> None:
+    g.input("events").partition_by("id").process(
+        Count, stores=(hr.store("n", int),), returns={"id": int, "n": int}
+    ).send_to(g.output("counts"))
+
+
+@pytest.mark.parametrize("tasks", [2, 64])
+def test_requests_of_an_epoch_are_of_slots_and_not_of_tasks(
+    tasks: int, proxy: FaultyProxy, address: str
+) -> None:
+    """As the guide to storage has them; a slot writes one segment and one file of outputs."""
+    asked: Counter[str] = Counter()
+
+    def count(method: str, path: str) -> Fault | None:
+        is_list = method == "GET" and "list-type" in path
+        folder = path.rpartition("/")[0].rpartition("/")[2]
+        asked["LIST" if is_list else f"{method} {folder}"] += 1
+        return None
+
+    with TestDriver(counting, tasks=tasks, slots=2, hosts=2, storage=address) as driver:
+        driver.create("events", {"id": pa.int64()}, partitions=2)
+        for _ in range(3):
+            for partition in range(2):
+                driver.feed("events", [{"id": n} for n in range(300)], partition)
+            asked.clear()
+            proxy.choose = count
+            driver.advance()
+            proxy.choose = lambda method, path: None
+    assert asked == {
+        "PUT segment": 2,
+        "PUT output": 2,
+        "PUT manifests": 1,
+        "LIST": 5,
+        "HEAD segment": 2,
+        "HEAD output": 2,
+        "HEAD fence": 1,
+        "GET output": 1,
+        "GET generations": 1,
+    }
 
 
 def test_a_server_that_is_killed_and_comes_back_has_every_epoch(

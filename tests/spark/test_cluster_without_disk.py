@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.spark.hosts import homes, small_executors
-from tests.support.jobs import counting, model
-from tests.support.processes import kill
+from tests.support.changes import begin_beside
+from tests.support.cli import done
+from tests.support.jobs import counting, flights, model, pairs_of, radar, radar_mistakes
+from tests.support.processes import REAL_CLOCK, kill
 from tests.support.runs import Driver, until
 from tests.support.servers import S3Server
 from tests.support.storages import StoredWorld, exchange_servers, forget_storages, new_name
@@ -23,7 +27,8 @@ pytestmark = [
     pytest.mark.skipif(not can_make_networks(), reason="makes networks, which only root may"),
 ]
 
-HOSTS, JOB = 2, "counting"
+JOB = "counting"
+AWAY_S = 20.0
 
 
 @pytest.fixture
@@ -47,13 +52,15 @@ def server(
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, network: HostNetwork, server: S3Server) -> Iterator[SparkCluster]:
-    """Hosts that find the home and each other's disks empty."""
+def cluster(
+    tmp_path: Path, network: HostNetwork, server: S3Server, request: pytest.FixtureRequest
+) -> Iterator[SparkCluster]:
+    """Two hosts, or as many as a test says, that find the home and each other's disks empty."""
     (tmp_path / "home").mkdir()
-    state = tmp_path / "state"
+    state, hosts = tmp_path / "state", getattr(request, "param", 2)
     with SparkCluster(
         tmp_path / "cluster",
-        HOSTS,
+        hosts,
         1024,
         state_dir=state,
         without=[tmp_path / "home"],
@@ -94,11 +101,10 @@ def hosts_of(world: StoredWorld) -> set[str]:
     return set(homes(world, JOB).values())
 
 
-def check(world: StoredWorld, tmp_path: Path) -> None:
-    """End the job on a disk of its own: each row counts once."""
+def end(world: StoredWorld, job: hr.Job, tmp_path: Path) -> None:
+    """End a job on a disk of its own."""
     last = world.settings("job.bounded=true", f"state.dir={tmp_path / 'last'}")
-    assert hr.run(counting(), last).state.ended
-    assert model(world.log) == world.found()
+    assert hr.run(job, last).state.ended
 
 
 def test_a_job_survives_a_server_of_exchange_files_and_then_a_host(
@@ -106,7 +112,7 @@ def test_a_job_survives_a_server_of_exchange_files_and_then_a_host(
 ) -> None:
     with Driver(JOB, world) as driver:
         feed(world, driver, 40)
-        while len(hosts_of(world)) < HOSTS:  # one may come a little later
+        while len(hosts_of(world)) < 2:  # one may come a little later
             feed(world, driver, 10)
         servers = exchange_servers(cluster.of("worker-1"))
         assert servers
@@ -119,4 +125,99 @@ def test_a_job_survives_a_server_of_exchange_files_and_then_a_host(
         assert len(hosts_of(world)) == 1
         driver.terminate()
         assert driver.wait()["interrupted"], driver.story
-    check(world, tmp_path)
+    end(world, counting(), tmp_path)
+    assert model(world.log) == world.found()
+
+
+def has_standbys(world: StoredWorld) -> bool:
+    """Say whether each store that is copied has a copy that holds something."""
+    held = world.state(JOB).standbys.values()
+    return bool(held) and all(found and found[0].epoch >= 0 for found in held)
+
+
+def host_with_copied_tasks(world: StoredWorld, cluster: SparkCluster) -> int:
+    """Return the number of a host whose tasks have copies elsewhere."""
+    state = world.state(JOB)
+    wanted = {state.tasks[name].host for name in state.standbys}
+    ids = [(cluster.state_dir(at) / "host-id").read_text() for at in range(cluster.workers)]
+    return next(at for at, one in enumerate(ids) if one in wanted)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cluster", [4], indirect=True)
+def test_hosts_the_bucket_and_the_driver_die_one_after_the_other(
+    tmp_path: Path,
+    world: StoredWorld,
+    cluster: SparkCluster,
+    server: S3Server,
+) -> None:
+    """Counts, windows, running totals and a join, with standbys, and rescaled while it runs."""
+    copies = ("job.hotstandby.enabled=true", "job.hotstandby.replicationcount=1")
+    with Driver("joining", world, *copies) as driver:
+        feed(world, driver, 40)
+        while len(hosts_of(world)) < 4 or not has_standbys(world):
+            feed(world, driver, 10)
+        lost = host_with_copied_tasks(world, cluster)
+        world.feed(100)
+        cluster.kill_worker(lost)
+        feed(world, driver, 40)
+        assert world.state(JOB).counts["standby.failover"] > 0
+        cluster.start_worker(lost)
+        cluster.await_worker(lost)
+
+        world.feed(100)
+        server.kill()
+        REAL_CLOCK.sleep(AWAY_S)
+        server.start()
+        feed(world, driver, 40)
+
+        sets = [word for one in world.sets for word in ("--set", one)]
+        assert "4 to 6 tasks" in done("jobs", "rescale", JOB, "--tasks", 6, *sets)
+        feed(world, driver, 100)
+        away = [*sets, "--set", f"state.dir={tmp_path / 'elsewhere'}"]
+        saved = json.loads(done("jobs", "savepoint", JOB, "--name", "s", "--json", *away))
+        assert saved["path"].endswith("/jobs/_savepoints/counting/s")
+        assert saved["path"].startswith("s3://")
+
+        world.feed(100)
+        driver.kill()
+    with Driver("joining", world, *copies) as driver:
+        feed(world, driver, 40)
+        driver.terminate()
+        assert driver.wait()["interrupted"], driver.story
+    end(world, counting(pairs=True), tmp_path)
+    assert model(world.log) == world.found()
+    said = begin_beside(world, counting(pairs=True), saved["path"], *away[-1:])
+    assert f"begins with epoch {saved['epoch'] + 1:,}, from savepoint {saved['path']}" in said
+    found = Counter((row["id"], row["v"], row["later"]) for row in world.rows("pairs"))
+    assert pairs_of(world.log) == found
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("cluster", [4], indirect=True)
+def test_the_demo_ends_as_in_duckdb_though_a_host_and_the_driver_die(
+    tmp_path: Path, world: StoredWorld, cluster: SparkCluster
+) -> None:
+    """The flights of a year, a twelfth at a time."""
+    year = flights()
+    stream, twelfth = year.create(world.bus), -(-len(year.table) // 12)
+
+    def append(months: range, driver: Driver) -> None:
+        for month in months:
+            stream.append_rows(year.table.slice(month * twelfth, twelfth))
+        rows = min(len(year.table), months.stop * twelfth)
+        until(lambda: world.read_so_far("delay-radar") == rows, f"{rows} flights", driver)
+
+    with Driver("radar", world) as driver:
+        append(range(2), driver)
+        cluster.kill_worker(2)
+        append(range(2, 6), driver)
+        driver.kill()
+    with Driver("radar", world) as driver:
+        append(range(6, 12), driver)
+        driver.terminate()
+        assert driver.wait()["interrupted"], driver.story
+    end(world, radar(), tmp_path)
+    assert radar_mistakes(world.bus) == []

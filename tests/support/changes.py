@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from tests.support.homes import Home
 
 import headrace as hr
 from headrace.bus import Bus, Stream
@@ -72,6 +73,10 @@ from headrace.coordinator.operations.savepoint_format import (
     Savepoint,
     list_savepoints,
     read_savepoint,
+    savepoints_dir,
+)
+from headrace.coordinator.operations.savepoint_format import (
+    delete_savepoint as _delete_savepoint,
 )
 from headrace.coordinator.operations.savepoint_restore import SavepointRestore
 from headrace.coordinator.operations.savepoint_writer import (
@@ -103,6 +108,7 @@ __all__ = [
     "StartOffsets",
     "accept_streams",
     "backfilled",
+    "begin_beside",
     "begin_by_word",
     "begin_from",
     "begin_next_run",
@@ -110,6 +116,7 @@ __all__ = [
     "choose_rows",
     "compare_streams",
     "conclude_run",
+    "delete_savepoint",
     "entries_at",
     "epoch_at",
     "forget_secrets",
@@ -349,7 +356,9 @@ def record(
 
 
 def savepoints(driver: TestDriver) -> Path:
-    """Return the folder that ``save`` writes to."""
+    """Return the folder that ``save`` writes to; the job's own where its storage is a bucket."""
+    if driver.settings.storage.address:
+        return savepoints_dir(driver.settings, "world")
     return driver.home / "saved"
 
 
@@ -358,15 +367,20 @@ def savepoint_names(driver: TestDriver) -> list[str]:
     return [one.path.name for one in list_savepoints(savepoints(driver))]
 
 
-def _write(driver: TestDriver, name: str, ask: AskPart) -> Savepoint:
-    return save_job(context_of(driver), ask, name, 30.0, savepoints(driver))[1]
+def delete_savepoint(driver: TestDriver, name: str) -> None:
+    """Delete a savepoint, as ``headrace jobs savepoints JOB --delete NAME``."""
+    _delete_savepoint(savepoints(driver), name, FILES)
 
 
-def save(driver: TestDriver, name: str = "s") -> Savepoint:
+def _write(driver: TestDriver, name: str, ask: AskPart, folder: Path | None = None) -> Savepoint:
+    return save_job(context_of(driver), ask, name, 30.0, folder or savepoints(driver))[1]
+
+
+def save(driver: TestDriver, name: str = "s", folder: Path | None = None) -> Savepoint:
     """Make a savepoint of a job that nobody drives: whoever did has crashed."""
     driver.crash()
     parts = {reader.root: reader.state() for reader in readers(driver)}
-    return _write(driver, name, stopped_job(context_of(driver), parts).ask_part)
+    return _write(driver, name, stopped_job(context_of(driver), parts).ask_part, folder)
 
 
 def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object] = int) -> None:
@@ -390,13 +404,25 @@ def save_running(driver: TestDriver, name: str = "s", step: Callable[[], object]
     assert made
 
 
-def begin_from(driver: TestDriver, name: str = "s", job: str = "other", **changes: object) -> None:
+def begin_from(
+    driver: TestDriver,
+    name: str = "s",
+    job: str = "other",
+    folder: Path | None = None,
+    **changes: object,
+) -> None:
     """Let the driver go on with a job of another name from a savepoint, with other job settings."""
     driver.crash()
     driver.job = dataclasses.replace(driver.job, name=job)
     with_settings(driver, "job", **changes)
     beginning = SavepointRestore(driver.job.build(), context_of(driver))
-    beginning.begin(savepoints(driver) / name)
+    beginning.begin((folder or savepoints(driver)) / name)
+
+
+def begin_beside(world: Home, job: hr.Job, word: str, *sets: str) -> str:
+    """Begin a job from a savepoint, under the name ``other``; return the line about that."""
+    other = dataclasses.replace(job, name="other")
+    return _begin_by_word(word, job.name, other, world.settings(*sets), world.bus, SystemClock())
 
 
 def begin_by_word(driver: TestDriver, word: str, job: str) -> str:

@@ -25,7 +25,7 @@ from headrace import Job
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("kind", pa.string()), ("v", pa.int64()), ("at", pa.int64())]
 )
-WINDOW_MS, EVERY_MS = 10_000, 20_000
+WINDOW_MS, EVERY_MS, NEAR_MS = 10_000, 20_000, 5_000
 GATE_S = 60.0
 
 Rows = list[dict[str, Any]]
@@ -78,8 +78,17 @@ def counting(
     at: tuple[int, int] = (-1, -1),
     action: Callable[[], None] = lambda: None,
     via: str = "exchange",
+    *,
+    pairs: bool = False,
 ) -> Job:
-    """A job with every kind of keyed state, which does something in the middle of its work."""
+    """A job with every kind of keyed state, which does something in the middle of its work.
+
+    Args:
+        at: an id, and its count.
+        action: done then.
+        via: how rows go to the stage by id.
+        pairs: join rows of an id, too.
+    """
 
     @hr.job("counting")
     def counting(g: hr.Graph) -> None:
@@ -94,6 +103,11 @@ def counting(
         by_id.window(
             hr.tumbling(f"{WINDOW_MS}ms"), name="windows", c=hr.agg.count(), total=hr.agg.sum("v")
         ).send_to(g.output("windows"))
+        if pairs:
+            near = by_id.join(
+                by_id, before="0s", after=f"{NEAR_MS}ms", columns={"later": "v"}, name="pairs"
+            )
+            near.send_to(g.output("pairs"))
         events.partition_by("kind").aggregate(
             every=f"{EVERY_MS}ms", name="totals", total=hr.agg.sum("v"), c=hr.agg.count()
         ).send_to(g.output("totals"))
@@ -237,6 +251,29 @@ def ticking(folder: Path) -> Job:
     return ticking
 
 
+def radar() -> Job:
+    """The job of the demo."""
+    from headrace.demo.delay_radar import delay_radar
+
+    return delay_radar
+
+
+def flights() -> Any:
+    """What the demo reads: the flights of a year, and the stream that they become."""
+    from headrace.demo.flights import flight_source
+
+    return flight_source()
+
+
+def radar_mistakes(bus: Any) -> list[Any]:
+    """Compare what the job of the demo has sent with DuckDB; return the outputs that differ."""
+    from headrace.demo.results import OUTPUTS, check_outputs
+
+    found = check_outputs(bus)
+    assert [one.output for one in found] == list(OUTPUTS)
+    return [one for one in found if not one.is_equal]
+
+
 MAKERS: dict[str, Callable[[Path], Job]] = {
     "counting": lambda folder: counting(),
     "filing": filing,
@@ -245,7 +282,9 @@ MAKERS: dict[str, Callable[[Path], Job]] = {
     "parts": lambda folder: counting(via="bus"),
     "gated": lambda folder: counting((3, 5), partial(pass_gate, folder, "count")),
     "older": older,
+    "joining": lambda folder: counting(pairs=True),
     "limited": lambda folder: counting((3, 5), take_no_more_bytes),
+    "radar": lambda folder: radar(),
     "shuffling": shuffling,
     "tabling": tabling,
     "ticking": ticking,
@@ -272,3 +311,17 @@ def model(partitions: Iterable[Rows]) -> dict[str, Any]:
         "windows": sorted((key, at, len(vs), sum(vs)) for (at, key), vs in windows.items()),
         "totals": sorted(totals),
     }
+
+
+def pairs_of(partitions: Iterable[Rows]) -> Counter[tuple[int, int, int]]:
+    """What the join of ``counting`` must come to: each row with those of its id soon after it."""
+    by_id: defaultdict[int, Rows] = defaultdict(list)
+    for row in (row for rows in partitions for row in rows):
+        by_id[row["id"]].append(row)
+    return Counter(
+        (key, left["v"], right["v"])
+        for key, rows in by_id.items()
+        for left in rows
+        for right in rows
+        if 0 <= right["at"] - left["at"] <= NEAR_MS
+    )

@@ -26,6 +26,7 @@ PLACES = {
     "copy_reach_s": "headrace.coordinator.backup.REACHABLE_S",
     "covered_files": "headrace.state.compaction.MOST_COVERED",
     "drain_answer_s": "headrace.cli.cluster.ANSWER_S",
+    "exchange_frame_bytes": "headrace.runtime.exchange.FRAME_BYTES",
     "exchange_frame_rows": "headrace.runtime.exchange.FRAME_ROWS",
     "exchange_silence_s": "headrace.runtime.exchange_network.SILENCE_S",
     "flush_bytes": "headrace.state.restore.FLUSH_BYTES",

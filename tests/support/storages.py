@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from tests.support.processes import command
 from tests.support.runs import World
@@ -11,7 +12,14 @@ from tests.support.runs import World
 from headrace import objects
 from headrace.files import new_name
 
-__all__ = ["StoredWorld", "exchange_servers", "forget_storages", "new_name"]
+__all__ = [
+    "StoredWorld",
+    "bucket_of",
+    "exchange_servers",
+    "forget_storages",
+    "new_name",
+    "objects_of",
+]
 
 
 def forget_storages() -> None:
@@ -35,6 +43,18 @@ class StoredWorld(World):
     def job_dir(self, job: str) -> Path:
         """Return the path that stands for a job's storage in this process."""
         return self.settings().jobs_dir / job
+
+
+def bucket_of(address: str) -> Any:
+    """Return the object storage that an address is in."""
+    found = objects.Address.read(address)
+    return objects.open_storage(found.scheme, found.bucket)
+
+
+def objects_of(address: str) -> list[str]:
+    """Return the names of all objects below an address."""
+    folder = objects.Address.read(address).prefix
+    return [one.name for one in bucket_of(address).objects(folder)]
 
 
 def exchange_servers(processes: Iterable[int]) -> list[int]:

@@ -470,7 +470,7 @@ def check_one_host(slots: Sequence[Slot], host: str, job: str, durability: str) 
         raise InvalidInputError(
             f"state.durability is {durability}, which keeps the job's storage on the disk of the "
             f"driver's host, but its slots are on {len(hosts)} hosts or with another state.dir; "
-            "use state.durability=epoch with a job_dir that all hosts reach, or a master whose "
-            "slots are all here, such as local[2]",
+            "use state.durability=epoch with storage.address, a bucket that all hosts write to, or "
+            "with a job_dir that all reach; or a master whose slots are all here, such as local[2]",
             job=job,
         )

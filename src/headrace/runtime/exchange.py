@@ -7,8 +7,9 @@ is sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -167,7 +168,32 @@ class HotKeySketch:
         self._rows, self._slack = self._rows * left, self._slack * left
 
 
-FRAME_ROWS = 1 << 20
+FRAME_ROWS, FRAME_BYTES = 1 << 20, 1 << 20
+
+
+def _cuts(
+    batch: pa.RecordBatch, bounds: Sequence[int], most_bytes: int | None
+) -> list[tuple[int, int]]:
+    """Return the first row of each frame that rows become, and the one after its last.
+
+    A task that reads its own frames verifies none of other tasks, and they are sent to it as they
+    are. So a frame ends where a task does, unless it were small.
+
+    Args:
+        batch: the rows.
+        bounds: where those of each task begin, and where the last ones end.
+        most_bytes: of a frame.
+    """
+    rows, size = batch.num_rows, max(1, batch.nbytes)
+    least = FRAME_BYTES * rows // size
+    most = max(1, rows if most_bytes is None else most_bytes * rows // size)
+    cuts, begin = [], 0
+    for bound in bounds[1:]:
+        if bound - begin < least and bound < rows:
+            continue
+        cuts += [(at, min(at + most, bound)) for at in range(begin, bound, most)]
+        begin = bound
+    return cuts
 
 
 def with_lag(chunk: Chunk, delay_ms: int) -> Chunk:
@@ -199,27 +225,40 @@ class ExchangeWriter:
         self._pieces.append((chunk.to_exchange(self._schema), groups))
         self.rows += chunk.rows
 
-    def write(self, files: Files, path: Path, tasks: int) -> tuple[int, list[int]]:
+    def write(
+        self, files: Files, path: Path, tasks: int, most_bytes: int | None = None
+    ) -> tuple[int, list[int]]:
         """Write the file and return its bytes and the rows for each of the tasks that receive it.
 
         It is not made durable: after a loss of power its epoch never happened.
+
+        Args:
+            files: the file system.
+            path: of the file.
+            tasks: how many receive it.
+            most_bytes: about so large are frames at most; left out, as large as they come.
         """
-        chunks: list[bytes | pa.Buffer] = []
-        positions, starts, position = [], [], 0
+        bounds = group_bounds(tasks, self._groups)
+        positions, starts = [], []
         totals = np.zeros(self._groups, np.int64)
-        for batch, begins in self.frames():
-            totals += np.diff(begins)
-            encoded = encode_frame(batch)
-            positions.append(position)
-            starts.append(begins)
-            chunks += encoded
-            position += sum(map(len, encoded))
-        columns = [pa.array(positions, pa.int64()), pa.array(starts, INDEX[1].type)]
-        index = pa.record_batch(columns, schema=INDEX)
-        chunks += [*encode_frame(index), TAIL.pack(position)]
+
+        def encoded() -> Iterator[list[bytes | pa.Buffer]]:
+            nonlocal totals
+            position = 0
+            for batch, begins in self.frames():
+                totals += np.diff(begins)
+                for at, upto in _cuts(batch, begins[bounds].tolist(), most_bytes):
+                    frame = encode_frame(batch.slice(at, upto - at))
+                    positions.append(position)
+                    starts.append(np.clip(begins, at, upto) - np.uint32(at))
+                    yield frame
+                    position += sum(map(len, frame))
+            columns = [pa.array(positions, pa.int64()), pa.array(starts, INDEX[1].type)]
+            yield [*encode_frame(pa.record_batch(columns, schema=INDEX)), TAIL.pack(position)]
+
+        size = files.write_new(path, chain.from_iterable(encoded()), durable=False)
         before = np.concatenate([[0], np.cumsum(totals)])  # of each key group
-        rows = np.diff(before[group_bounds(tasks, self._groups)])
-        return files.write_new(path, chunks, durable=False), rows.tolist()
+        return size, np.diff(before[bounds]).tolist()
 
     def frames(self) -> Iterator[tuple[pa.RecordBatch, Starts]]:
         """Yield the rows sorted by key group, frame by frame, and where each group begins."""

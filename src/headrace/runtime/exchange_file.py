@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.records.frame import read_frame, read_header
+from headrace.records.frame import encode_frame, read_frame, read_header
 
 INDEX = pa.schema([("position", pa.int64()), ("starts", pa.list_(pa.uint32()))])
 TAIL = struct.Struct("<Q")
@@ -51,31 +51,58 @@ class ExchangeReader:
         frame = read_header(self._data, position, self._origin)
         return read_frame(self._data, frame, schema, self._origin)
 
-    def slices(
-        self, first: int, last: int, most_bytes: int | None = None
-    ) -> Iterator[tuple[pa.RecordBatch, Starts]]:
+    def slices(self, first: int, last: int) -> Iterator[tuple[pa.RecordBatch, Starts]]:
         """Yield the rows of key groups, frame by frame, with how many each group has.
 
         Args:
             first: group.
             last: the one after the last.
-            most_bytes: about so large are the batches; left out, as large as frames are.
         """
-        for number, position in enumerate(self._positions):
-            starts = self._starts[number][first : last + 1]
+        for number, starts in self._wanted(first, last):
             begin, end = int(starts[0]), int(starts[-1])
-            if begin == end:
+            yield self._batch(number).slice(begin, end - begin), np.diff(starts)
+
+    def pieces(self, first: int, last: int, most_bytes: int) -> Iterator[tuple[pa.Buffer, Starts]]:
+        """Yield the rows of key groups as ``slices`` does, in frames to be sent.
+
+        A frame with nothing else is given as it is in the file, for who receives it to verify.
+
+        Args:
+            first: group.
+            last: the one after the last.
+            most_bytes: about so large are frames that are made again.
+        """
+        for number, starts in self._wanted(first, last):
+            begin, end = int(starts[0]), int(starts[-1])
+            if begin == 0 and end == self._starts[number][-1]:
+                position = self._positions[number]
+                frame = read_header(self._data, position, self._origin)
+                yield self._data.slice(position, frame.end - position), np.diff(starts)
                 continue
-            if number not in self._batches:
-                self._batches[number] = self._frame(position, self._schema)
-            batch, step = self._batches[number], end - begin
-            if most_bytes is not None:
-                step = max(1, most_bytes * batch.num_rows // max(1, batch.nbytes))
+            batch = self._batch(number)
+            step = max(1, most_bytes * batch.num_rows // max(1, batch.nbytes))
             for at in range(begin, end, step):
                 upto = min(at + step, end)
-                yield batch.slice(at, upto - at), np.diff(np.clip(starts, at, upto))
+                chunks = encode_frame(batch.slice(at, upto - at))
+                data = pa.py_buffer(b"".join(map(memoryview, chunks)))
+                own: Starts = np.clip(starts, at, upto)
+                yield data, np.diff(own)
+
+    def _wanted(self, first: int, last: int) -> Iterator[tuple[int, Starts]]:
+        """Yield frames with rows of key groups, and where each group begins there."""
+        for number in range(len(self._positions)):
+            starts = self._starts[number][first : last + 1]
+            if starts[0] != starts[-1]:
+                yield number, starts
+
+    def _batch(self, number: int) -> pa.RecordBatch:
+        if number not in self._batches:
+            self._batches[number] = self._frame(self._positions[number], self._schema)
+        return self._batches[number]
 
 
+PIECE_BYTES = 4 << 20
+"""About so large is what travels at a time."""
 RECORD = ".server"
 """What a server says of itself, beside the folders of epochs."""
 

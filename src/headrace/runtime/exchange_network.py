@@ -32,6 +32,7 @@ from headrace.records.frame import read_frame, read_header
 from headrace.runtime.chunk import Chunk, from_exchange
 from headrace.runtime.exchange import ExchangeFiles, ExchangeWriter
 from headrace.runtime.exchange_file import (
+    PIECE_BYTES,
     RECORD,
     ServerRecord,
     Wanted,
@@ -129,7 +130,7 @@ class NetworkExchange(ExchangeFiles):
         """
         path = self._folder / epoch_folder(_epoch(order), order.token) / name
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        written = writer.write(self.files, path, tasks)
+        written = writer.write(self.files, path, tasks, PIECE_BYTES)
         address = f"{self._network.host}:{self._port(self._network)}"
         return str(ExchangePlace(self._host, address, name)), *written
 

@@ -22,14 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 from xxhash import xxh3_64_intdigest
 
 from headrace.clock import SystemClock
 from headrace.files import Files, write_private
-from headrace.records.frame import encode_frame
 from headrace.runtime.exchange_file import (
+    PIECE_BYTES,
     RECORD,
     WIRE,
     ExchangeReader,
@@ -39,7 +40,6 @@ from headrace.runtime.exchange_file import (
     is_running,
 )
 
-PIECE_BYTES = 4 << 20
 ALIVE_LOOK_S = 1.0
 LOCK = ".server.lock"
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")
@@ -74,18 +74,19 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]
     def _pieces(self, folder: str, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         for number, (name, schema) in enumerate(wanted.files):
             reader = self._reader(folder, name, schema)
-            for batch, counts in reader.slices(wanted.first, wanted.last, PIECE_BYTES):
-                frame = b"".join(map(memoryview, encode_frame(batch)))
+            for frame, counts in reader.pieces(wanted.first, wanted.last, PIECE_BYTES):
                 sizes = counts.astype("<u4").tobytes()
-                columns = [[number], [frame], [sizes], [xxh3_64_intdigest(sizes)]]
+                ends = pa.py_buffer(np.array([0, frame.size], np.int64))
                 arrays = [
-                    pa.array(values, field.type)
-                    for values, field in zip(columns, WIRE, strict=True)
+                    pa.array([number], pa.int32()),
+                    pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, frame]),  # no copy
+                    pa.array([sizes], pa.binary()),
+                    pa.array([xxh3_64_intdigest(sizes)], pa.uint64()),
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=WIRE)
 
     def _reader(self, folder: str, name: str, schema: bytes) -> ExchangeReader:
-        """Return a file of an epoch; those of the newest are kept open, and are verified once."""
+        """Return a file of an epoch; those of the newest are kept open."""
         with self._lock:
             if folder != self._epoch:
                 self._open.clear()

@@ -73,23 +73,12 @@ class HostNetwork(Closeable):
         there = Path(f"/proc/{process.pid}/ns/net")
         deadline = Deadline(SystemClock(), START_S)
         wait_until(lambda: os.readlink(there) != own, deadline, "a network namespace")
-        card = self._card(number)
+        card = f"{self._name}-{number}"
         _ip("link", "add", card, "type", "veth", "peer", "name", "card", "netns", str(process.pid))
         _ip("link", "set", card, "master", self._name, "up")
         assert process.stdin is not None
         process.stdin.write(b"go\n")
         process.stdin.close()
-
-    def cut(self, number: int) -> None:
-        """Pull a host's cable: nothing comes or goes, and no connection is closed."""
-        _ip("link", "set", self._card(number), "down")
-
-    def mend(self, number: int) -> None:
-        """Plug it in again."""
-        _ip("link", "set", self._card(number), "up")
-
-    def _card(self, number: int) -> str:
-        return f"{self._name}-{number}"
 
     def close(self) -> None:
         """Remove it; closing twice is fine."""

@@ -15,6 +15,7 @@ from tests.support.limits import limit
 from headrace.errors import CorruptDataError
 from headrace.files import Files
 from headrace.plan.stages import TIME, WATERMARK
+from headrace.records.frame import read_frame, read_header
 from headrace.records.keys import encode_key, group_range, key_group
 from headrace.runtime.chunk import Chunk, from_exchange
 from headrace.runtime.exchange import ExchangeWriter
@@ -32,29 +33,36 @@ def chunk(keys: list[str | None], first: int, width: int = 0) -> Chunk:
 
 
 def write(
-    path: Path, chunks: list[Chunk], groups: int, schema: pa.Schema = SCHEMA, tasks: int = 1
+    path: Path,
+    chunks: list[Chunk],
+    groups: int,
+    schema: pa.Schema = SCHEMA,
+    tasks: int = 1,
+    most_bytes: int | None = None,
 ) -> Any:
     writer = ExchangeWriter(schema, ("k",), groups)
     for piece in chunks:
         writer.add(piece)
-    return writer.write(FILES, path, tasks)
+    return writer.write(FILES, path, tasks, most_bytes)
 
 
 def read(
-    path: Path,
-    first: int,
-    last: int,
-    schema: pa.Schema = SCHEMA,
-    most_bytes: int | None = None,
+    path: Path, first: int, last: int, schema: pa.Schema = SCHEMA, *, is_sent: bool = False
 ) -> list[tuple[Any, ...]]:
     reader = ExchangeReader(FILES, path, schema)
     found: list[tuple[Any, ...]] = []
-    for batch, sizes in reader.slices(first, last, most_bytes):
+    parts = _received(reader, first, last, schema) if is_sent else reader.slices(first, last)
+    for batch, sizes in parts:
         piece = from_exchange(batch, np.repeat(np.arange(first, last, dtype=np.uint16), sizes))
         assert piece.groups is not None
         rows = zip(*(column.to_pylist() for column in piece.batch.columns), strict=True)
         found += [(group, *row) for group, row in zip(piece.groups.tolist(), rows, strict=True)]
     return found
+
+
+def _received(reader: ExchangeReader, first: int, last: int, schema: pa.Schema) -> Any:
+    for data, sizes in reader.pieces(first, last, 100):
+        yield read_frame(data, read_header(data, 0, "sent"), schema, "sent"), sizes
 
 
 KEYS = st.lists(st.sampled_from([None, "", "a", "b", "ä", "key"]), max_size=12)
@@ -65,9 +73,17 @@ KEYS = st.lists(st.sampled_from([None, "", "a", "b", "ä", "key"]), max_size=12)
     groups=st.sampled_from([1, 2, 7, 64, 65_536]),
     frame_rows=st.sampled_from([1, 5, 1000]),
     tasks=st.sampled_from([1, 3, 64]),
+    frame_bytes=st.sampled_from([1, 200, 1 << 20]),
+    most_bytes=st.sampled_from([None, 1, 100]),
 )
 def test_each_group_gets_its_rows_in_order(
-    tmp_path_factory: Any, pieces: list[Any], groups: int, frame_rows: int, tasks: int
+    tmp_path_factory: Any,
+    pieces: list[Any],
+    groups: int,
+    frame_rows: int,
+    tasks: int,
+    frame_bytes: int,
+    most_bytes: int | None,
 ) -> None:
     """Any number of groups and frames: no row lost, none twice, order kept within a key."""
     tasks = min(tasks, groups)
@@ -78,8 +94,8 @@ def test_each_group_gets_its_rows_in_order(
         chunks.append(chunk(keys, len(rows)))
         rows += [(key, len(rows) + n) for n, key in enumerate(keys)]
     with pytest.MonkeyPatch.context() as patch:
-        limit(patch, exchange_frame_rows=frame_rows)
-        size, counted = write(path, chunks, groups, tasks=tasks)
+        limit(patch, exchange_frame_rows=frame_rows, exchange_frame_bytes=frame_bytes)
+        size, counted = write(path, chunks, groups, tasks=tasks, most_bytes=most_bytes)
     assert size == path.stat().st_size
     found = read(path, 0, groups)
     assert sorted(found, key=lambda row: row[2]) == [
@@ -93,7 +109,9 @@ def test_each_group_gets_its_rows_in_order(
     cut = groups // 2
     halves = read(path, 0, cut) + read(path, cut, groups)
     assert sorted(halves, key=_order) == sorted(found, key=_order)
-    assert read(path, 0, groups, most_bytes=100) == found
+    assert read(path, 0, groups, is_sent=True) == found
+    sent = read(path, 0, cut, is_sent=True) + read(path, cut, groups, is_sent=True)
+    assert sent == halves
 
 
 def _order(row: tuple[Any, ...]) -> Any:

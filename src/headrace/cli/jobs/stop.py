@@ -117,10 +117,11 @@ def _asked(job: str, name: str | None, wait_s: float, home: Path | None) -> dict
 def _delete(job: str, name: str, folder: Path, *, as_json: bool) -> None:
     from headrace.coordinator.operations.savepoint_format import delete_savepoint
     from headrace.files import Files
+    from headrace.remote import address_of
 
     path = delete_savepoint(folder, name, Files())
     if as_json:
-        show_json({"job": job, "deleted": str(path)})
+        show_json({"job": job, "deleted": address_of(path)})
     else:
         show_line(f"savepoint {name}: deleted")
 
@@ -155,6 +156,7 @@ def savepoints(
         headrace jobs savepoints shop --delete before-v2
     """
     from headrace.coordinator.operations.savepoint_format import list_savepoints, savepoints_dir
+    from headrace.remote import address_of
 
     settings = settings_of(home)
     there = folder or savepoints_dir(settings, job)
@@ -165,11 +167,14 @@ def savepoints(
     if not found:
         _check_job(settings, job)
     if as_json:
-        show_json({"job": job, "folder": str(there), "savepoints": [_kept_json(o) for o in found]})
+        kept = [_kept_json(one) for one in found]
+        show_json({"job": job, "folder": address_of(there), "savepoints": kept})
     elif found:
         _show(found)
     else:
-        typer.echo(f"no savepoints in {there}; make one with: headrace jobs savepoint {job}")
+        typer.echo(
+            f"no savepoints in {address_of(there)}; make one with: headrace jobs savepoint {job}"
+        )
 
 
 def _check_job(settings: Settings, job: str) -> None:
@@ -180,9 +185,10 @@ def _check_job(settings: Settings, job: str) -> None:
 
 def _kept_json(found: FoundSavepoint) -> dict[str, Any]:
     from headrace.coordinator.operations.savepoint_format import SavepointInfo
+    from headrace.remote import address_of
 
     facts = {} if found.saved is None else asdict(SavepointInfo.of(found.path, found.saved))
-    return {**facts, "path": str(found.path), "problem": found.problem or None}
+    return {**facts, "path": address_of(found.path), "problem": found.problem or None}
 
 
 def saved_line(saved: Mapping[str, Any]) -> str:

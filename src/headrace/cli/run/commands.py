@@ -116,13 +116,14 @@ def start_from_savepoint(
     from headrace.coordinator.operations.savepoint_format import find_savepoint
     from headrace.coordinator.operations.savepoint_restore import SavepointRestore
     from headrace.files import Files
+    from headrace.remote import address_of
 
     folder = find_savepoint(settings, saved_job, word)
     context = JobContext(settings, job.name, bus, Files(), clock)
     states = SavepointRestore(job.build(), context).begin(folder)
     return (
-        f"job {job.name} begins with epoch {states[0].epoch:,}, from savepoint {folder}; leave "
-        "--from-savepoint out to continue with it later"
+        f"job {job.name} begins with epoch {states[0].epoch:,}, from savepoint "
+        f"{address_of(folder)}; leave --from-savepoint out to continue with it later"
     )
 
 

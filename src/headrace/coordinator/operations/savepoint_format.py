@@ -26,14 +26,18 @@ from headrace.coordinator.job_storage import check_job_name
 from headrace.coordinator.manifest import JobState
 from headrace.errors import CorruptDataError, HeadraceError, InvalidInputError
 from headrace.files import TRASH, Files
+from headrace.objects import Address
 from headrace.plan.compatibility import OPERATOR, SENT
 from headrace.plan.parts import STREAM_SUFFIX, internal_stream_name
+from headrace.remote import address_of, is_remote, local_path
 
 FORMAT, FORMAT_OF_LOGS = 1, 2
 """The second is that of savepoints whose positions are in logs that are not of the bus."""
 
 MANIFEST = "savepoint.json"
 MANIFEST_BYTES = 1 << 30
+CLAIM = "writer"
+"""In an object storage, the object by which one of those that write a savepoint has its name."""
 _FILE = re.compile(r"(segment|snapshot)/(?!\.)[^/\\\0]+")
 _PART = re.compile(r"|@(?!\.)[^/\\\0]+")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -151,16 +155,16 @@ def read_savepoint(folder: Path) -> Savepoint:
         InvalidInputError: there is no savepoint, or another version wrote it.
         CorruptDataError: its manifest is damaged, or names what no savepoint holds.
     """
-    path = folder / MANIFEST
+    path, files = folder / MANIFEST, Files(sync=False)
     try:
-        if path.stat().st_size > MANIFEST_BYTES:
+        if files.status(path).size > MANIFEST_BYTES:
             raise damaged_savepoint(folder, f"{MANIFEST} has more than {MANIFEST_BYTES:,} bytes")
-        data = path.read_bytes()
+        data = files.read(path)
     except (FileNotFoundError, NotADirectoryError):
-        what = "is no savepoint" if folder.exists() else "does not exist"
+        what = "is no savepoint" if files.exists(folder) else "does not exist"
         raise InvalidInputError(
-            f"{folder} {what}; expected a folder with {MANIFEST}, such as headrace jobs savepoints "
-            "lists"
+            f"{address_of(folder)} {what}; expected a folder with {MANIFEST}, such as headrace "
+            "jobs savepoints lists"
         ) from None
     line, _, rest = data.partition(b"\n")
     if rest != hashlib.blake2b(line, digest_size=16).hexdigest().encode() + b"\n":
@@ -169,9 +173,8 @@ def read_savepoint(folder: Path) -> Savepoint:
         form = _FORMAT_DECODER.decode(line).format
         if form not in (FORMAT, FORMAT_OF_LOGS):
             raise InvalidInputError(
-                f"savepoint {folder} has format {form}, this version reads {FORMAT} and "
-                f"{FORMAT_OF_LOGS}; use the "
-                "version that wrote it"
+                f"savepoint {address_of(folder)} has format {form}, this version reads {FORMAT} "
+                f"and {FORMAT_OF_LOGS}; use the version that wrote it"
             )
         savepoint = _DECODER.decode(line)
     except msgspec.DecodeError as error:
@@ -213,7 +216,8 @@ def _check(savepoint: Savepoint, folder: Path) -> None:
 def damaged_savepoint(folder: Path, what: str) -> CorruptDataError:
     """Return the error of a savepoint that cannot be used."""
     return CorruptDataError(
-        f"savepoint {folder} is damaged: {what}; use another one, or a copy of it", file=str(folder)
+        f"savepoint {address_of(folder)} is damaged: {what}; use another one, or a copy of it",
+        file=str(folder),
     )
 
 
@@ -291,7 +295,7 @@ class SavepointInfo:
         return cls(
             saved.job,
             saved.name,
-            str(path),
+            address_of(path),
             saved.epoch,
             saved.time_ms,
             saved.bytes,
@@ -301,15 +305,16 @@ class SavepointInfo:
 
 
 def savepoints_dir(settings: Settings, job: str) -> Path:
-    """Return the folder of a job's savepoints."""
+    """Return the folder of a job's savepoints; in an object storage where its storage is."""
     return settings.jobs_dir / SAVEPOINTS_FOLDER / check_job_name(job)
 
 
 def list_savepoints(folder: Path) -> Iterator[FoundSavepoint]:
     """Yield the savepoints in a folder, by their names; other things in it are passed over."""
-    for name in Files(sync=False).names(folder):
+    files = Files(sync=False)
+    for name in files.names(folder):
         path = folder / name
-        if not (path / MANIFEST).is_file():
+        if not files.exists(path / MANIFEST):
             continue
         try:
             yield FoundSavepoint(path, read_savepoint(path))
@@ -318,14 +323,16 @@ def list_savepoints(folder: Path) -> Iterator[FoundSavepoint]:
 
 
 def find_savepoint(settings: Settings, job: str, word: str) -> Path:
-    """Return the folder that is meant by a path, or by the name of one of a job's savepoints.
+    """Return the folder that is meant by a path, an address, or the name of a job's savepoint.
 
     Raises:
         InvalidInputError: there is none; names those that are there.
     """
     own = savepoints_dir(settings, job)
-    for path in (Path(word), own / word):
-        if (path / MANIFEST).is_file():
+    is_address = "://" in word
+    named = local_path(Address.read(word), settings.state_dir) if is_address else Path(word)
+    for path in (named, own / word):
+        if Files(sync=False).exists(path / MANIFEST):
             return path
     names = ", ".join(one.path.name for one in list_savepoints(own)) or "none"
     raise InvalidInputError(
@@ -341,8 +348,11 @@ def delete_savepoint(folder: Path, name: str, files: Files) -> Path:
         InvalidInputError: there is no table of that name.
     """
     path = folder / check_savepoint_name(name)
-    with suppress(CorruptDataError):  # a damaged one may go as well
-        read_savepoint(path)
+    if not files.exists(path / CLAIM):  # whose writer may have died
+        with suppress(CorruptDataError):  # a damaged one may go as well
+            read_savepoint(path)
+    if is_remote(path):
+        files.remove(path / MANIFEST)
     files.remove_tree(path)
     for left in (*folder.glob(f"{TRASH}*"), *folder.glob(".deleted-*")):
         shutil.rmtree(left, ignore_errors=True)

@@ -50,9 +50,11 @@ from headrace.coordinator.rescale import rescaled_state
 from headrace.errors import HeadraceError, InvalidInputError, PartsError
 from headrace.faults import fault
 from headrace.fencing import FencedFiles
+from headrace.files import local_copy
 from headrace.graph.operators import JobGraph
 from headrace.plan.parts import internal_stream_name, split_parts
 from headrace.plan.stages import JobPlan, with_task_counts
+from headrace.remote import is_remote
 from headrace.sources.bounded_bus import BoundedInputBus
 
 
@@ -64,9 +66,13 @@ def verify_files(folder: Path, saved: Savepoint) -> None:
     """
     for name, file in saved.members():
         path = folder / name
-        if path.is_symlink() or not path.is_file():
+        is_there = is_remote(path) or (path.is_file() and not path.is_symlink())
+        try:
+            size, checksum = size_and_checksum(path) if is_there else (-1, 0)
+        except FileNotFoundError:
+            size = -1
+        if size < 0:
             raise damaged_savepoint(folder, f"file {name} is missing")
-        size, checksum = size_and_checksum(path)
         if size != file.size:
             raise damaged_savepoint(
                 folder, f"file {name} has {size:,} bytes, expected {file.size:,}"
@@ -160,7 +166,7 @@ def restore_streams(folder: Path, saved: Savepoint, job: str, bus: Bus, fence: F
 
 
 def _restore(folder: Path, saved: SavedStream, name: str, bus: Bus, fence: Fence) -> None:
-    schema = pa.ipc.open_stream((folder / saved.files[0].path).read_bytes()).schema
+    schema = pa.ipc.open_stream(local_copy(folder / saved.files[0].path).read_bytes()).schema
     stream = bus.create(StreamSpec(name, len(saved.files), schema), fence=fence)
     for partition, file in enumerate(saved.files):
         for batch in _batches(folder / file.path):
@@ -168,7 +174,7 @@ def _restore(folder: Path, saved: SavedStream, name: str, bus: Bus, fence: Fence
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
-    with pa.ipc.open_stream(pa.memory_map(str(path))) as reader:
+    with pa.ipc.open_stream(pa.memory_map(str(local_copy(path)))) as reader:
         for batch in reader:
             batch.validate(full=True)  # what points outside of its buffers would be read there
             yield batch
@@ -225,7 +231,7 @@ class SavepointRestore:
 
     def _check_absent(self, saved: Savepoint) -> None:
         job = self.graph.name
-        if (self._root / UNFINISHED).exists():
+        if self.context.files.exists(self._root / UNFINISHED):
             what = self.context.files.read(self._root / UNFINISHED).decode()
             if what == SAVEPOINT:
                 return
@@ -247,7 +253,7 @@ class SavepointRestore:
         found: dict[str, JobState] = {}
         newest = self.context.newest  # whatever it was run with
         for root in (newest, *part_folders(self.context.settings, self.graph.name)):
-            if (root / "manifests").is_dir():
+            if self.context.files.names(root / "manifests"):
                 state = load_state(FileCommitLog(root, self.context.files))
                 if state is not None:
                     found[root.name] = state

@@ -23,9 +23,10 @@ from pathlib import Path
 
 import pyarrow as pa
 from msgspec import structs
-from xxhash import xxh3_64
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from headrace.bus import OffsetGoneError
+from headrace.clock import Clock
 from headrace.coordinator.catalog import Catalog
 from headrace.coordinator.commands import Command, CutAnswer, CutSavepoint
 from headrace.coordinator.commit_log import load_state
@@ -34,6 +35,7 @@ from headrace.coordinator.inspection.job_reader import TRIES, JobReader, part_re
 from headrace.coordinator.job_storage import JobContext, is_alive
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.operations.savepoint_format import (
+    CLAIM,
     FORMAT,
     FORMAT_OF_LOGS,
     MANIFEST,
@@ -49,7 +51,9 @@ from headrace.coordinator.operations.savepoint_format import (
 )
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.faults import fault
+from headrace.files import local_copy
 from headrace.plan.parts import STREAM_SUFFIX
+from headrace.remote import address_of, is_remote
 from headrace.sources.listing import load_listing
 from headrace.state.segment import SegmentReader
 
@@ -188,15 +192,17 @@ class SavepointWriter:
         self._logs()
         moment = self.context.clock.now_ms()
         target = self.folder / check_savepoint_name(name or self._free_name(moment))
-        _check_free(target)
-        self.context.files.make_folder(self.folder, 0o700)
-        _forget_dead(self.folder)
+        self._check_free(target)
+        if not is_remote(self.folder):
+            self.context.files.make_folder(self.folder, 0o700)
+            _forget_dead(self.folder)
         for _ in range(TRIES):
             cuts = cut_of_parts(self.context, self.readers, ask, wait_s)
             fault("savepoint.cut")
-            with suppress(_SweptError), self._hidden(self.folder) as hidden:
-                saved = self._fill(hidden, cuts, target.name, moment)
-                self._name(hidden, target)
+            with suppress(_SweptError), self._begun(target) as folder:
+                saved = self._fill(folder, cuts, target.name, moment)
+                if folder != target:
+                    self._name(folder, target)
                 return target, saved
         raise UnavailableError(
             f"job {self.readers[0].job!r} swept its files {TRIES} times before they could be "
@@ -230,13 +236,32 @@ class SavepointWriter:
         at = datetime.fromtimestamp(moment / 1000, UTC)
         name = f"{at:%Y%m%d-%H%M%S}"
         others = (f"{name}-{number}" for number in count(2))
-        return next(one for one in chain([name], others) if not (self.folder / one).exists())
+        return next(one for one in chain([name], others) if not self._is_taken(self.folder / one))
+
+    @contextmanager
+    def _begun(self, target: Path) -> Iterator[Path]:
+        """Yield the folder to fill.
+
+        In an object storage that is the savepoint's own, which is one when its manifest is there;
+        the name is claimed first. It stays so if this process dies: who wants it deletes it.
+        """
+        files = self.context.files
+        if not is_remote(target):
+            with self._hidden(target.parent) as hidden:
+                yield hidden
+            return
+        if not files.publish(target / CLAIM, _who(self.context.clock).encode()):
+            raise _taken(target)
+        try:
+            yield target
+        except Exception:
+            files.remove_tree(target)
+            raise
 
     @contextmanager
     def _hidden(self, folder: Path) -> Iterator[Path]:
         """Make a folder with a name that nobody else has, and that says who uses it."""
-        who = f"{os.uname().nodename}-{os.getpid()}-{self.context.clock.new_id()}"
-        path = folder / f"{HIDDEN_PREFIX}{who}"
+        path = folder / f"{HIDDEN_PREFIX}{_who(self.context.clock)}"
         self.context.files.make_missing(path, 0o700, durable=False)
         try:
             yield path
@@ -264,7 +289,7 @@ class SavepointWriter:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                 raise
-            _check_free(target)
+            self._check_free(target)
         self.context.files.sync_folder(target.parent)
         fault("savepoint.named")
 
@@ -273,7 +298,9 @@ class SavepointWriter:
         wanted = named_files(state)
         root = hidden / part_folder(number)
         with self._pinned(cut, wanted) as pinned:
-            saved = tuple(self._bring(one, pinned / str(at), root) for at, one in enumerate(wanted))
+            saved = tuple(
+                self._bring(one, pinned / _pin(at), root) for at, one in enumerate(wanted)
+            )
         suffix = cut.state.job.removeprefix(self.readers[0].job)
         return SavedPart(suffix, state, cut.catalog, saved)
 
@@ -285,7 +312,7 @@ class SavepointWriter:
         with self._hidden(root.parent) as pins:
             for at, file in enumerate(wanted):
                 try:
-                    self.context.files.link(root / file.path, pins / str(at), durable=False)
+                    self.context.files.link(root / file.path, pins / _pin(at), durable=False)
                 except FileNotFoundError:
                     raise self._gone(cut, root / file.path) from None
             fault("savepoint.pinned")
@@ -328,8 +355,8 @@ class SavepointWriter:
                     held = begins.get(partition)
                     begin = 0 if held is None else held.next_offset
                     path = stream_file(number, partition)
-                    self._rows(hidden / path, name, partition, (begin, end))
-                    saved.append(SavedFile(path, *size_and_checksum(hidden / path)))
+                    data = self._rows(hidden / path, name, partition, (begin, end))
+                    saved.append(SavedFile(path, data.size, xxh3_64_intdigest(data)))
                 yield SavedStream(
                     name.removeprefix(f"{self.readers[0].job}.").removesuffix(STREAM_SUFFIX),
                     tuple(saved),
@@ -337,7 +364,7 @@ class SavepointWriter:
                 fault("savepoint.stream_saved")
                 number += 1
 
-    def _rows(self, path: Path, name: str, partition: int, span: tuple[int, int]) -> None:
+    def _rows(self, path: Path, name: str, partition: int, span: tuple[int, int]) -> pa.Buffer:
         stream = self.context.bus.stream(name)
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -347,7 +374,17 @@ class SavepointWriter:
                     writer.write_batch(part.batch)
         except OffsetGoneError:
             raise _SweptError from None  # the reader went on, and released them
-        self.context.files.write_new(path, [sink.getvalue()])
+        data = sink.getvalue()
+        self.context.files.write_new(path, [data])
+        return data
+
+    def _check_free(self, target: Path) -> None:
+        if self._is_taken(target):
+            raise _taken(target)
+
+    def _is_taken(self, target: Path) -> bool:
+        names = [target / CLAIM, target / MANIFEST] if is_remote(target) else [target]
+        return any(map(self.context.files.exists, names))
 
 
 def _detached_state(state: JobState) -> JobState:
@@ -368,18 +405,28 @@ def _detached_state(state: JobState) -> JobState:
 def size_and_checksum(path: Path) -> tuple[int, int]:
     """Return the size of a file, and the xxh3 of its bytes."""
     size, digest = 0, xxh3_64()
-    with open(path, "rb", buffering=0) as opened:
+    with open(local_copy(path), "rb", buffering=0) as opened:
         while chunk := opened.read(CHUNK):
             size += len(chunk)
             digest.update(chunk)
     return size, digest.intdigest()
 
 
-def _check_free(target: Path) -> None:
-    if target.exists():
-        raise InvalidInputError(
-            f"{target} exists already, and savepoints are never overwritten; give another --name"
-        )
+def _taken(target: Path) -> InvalidInputError:
+    return InvalidInputError(
+        f"{address_of(target)} exists already, and savepoints are never overwritten; give another "
+        "--name"
+    )
+
+
+def _who(clock: Clock) -> str:
+    """Return a name that nobody else has, and that says which process of which host has it."""
+    return f"{os.uname().nodename}-{os.getpid()}-{clock.new_id()}"
+
+
+def _pin(number: int) -> str:
+    """Return the second name of a file: a hidden one, which is on this host in any case."""
+    return f".{number}"
 
 
 def _forget_dead(folder: Path) -> None:
