@@ -216,6 +216,12 @@ def test_conditions_leave_out_what_duckdb_leaves_out() -> None:
             plain, planned = (ask.answer(everything + by, "all").rows for by in ("", " ORDER BY n"))
             assert plain.schema == planned.schema, "Arrow's columns are those of DuckDB"
             assert in_order(plain.to_pylist()) == in_order(planned.to_pylist()), where
+        for few in (0, 3, 10_000):
+            plain, planned = (
+                ask(f"SELECT who, n FROM spent WHERE n > 0 {by} LIMIT {few}", "all")
+                for by in ("", "AND n + 0 > 0")
+            )
+            assert plain == planned, "the first ones, in their order"
         assert len(counts) > 6, "the conditions are of different kinds"
         sql = (
             "WITH a AS (SELECT who, n FROM spent WHERE country = 'de') SELECT a.who, b.n "

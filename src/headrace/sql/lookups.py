@@ -35,16 +35,17 @@ _TURNED: dict[_Compare, _Compare] = {
 
 @dataclass(frozen=True)
 class Lookup:
-    """Rows that pass all comparisons, and of them some columns, by name."""
+    """Rows that pass all comparisons, the first ones, and of them some columns, by name."""
 
     columns: tuple[str, ...]
     comparisons: tuple[tuple[str, _Compare, pa.Scalar | pa.Array], ...]
+    limit: int | None
 
     def rows(self, table: pa.Table) -> pa.Table:
         """Return the rows of a table that pass, in their order."""
         passed = [compare(table.column(name), value) for name, compare, value in self.comparisons]
         found = table.filter(reduce(pc.and_, passed)) if passed else table
-        return found.select(self.columns)
+        return found.select(self.columns).slice(0, self.limit)
 
 
 class _OtherQueryError(Exception):
@@ -59,7 +60,7 @@ def lookup_of(tree: exp.Query, columns: pa.Schema) -> Lookup | None:
         columns: of the one table that it reads.
     """
     parts = {name for name, part in tree.args.items() if part}
-    if not isinstance(tree, exp.Select) or not parts <= {"expressions", "from_", "where"}:
+    if not isinstance(tree, exp.Select) or not parts <= {"expressions", "from_", "where", "limit"}:
         return None
     table, where = tree.args["from_"].this, tree.args.get("where")
     alias = table.args.get("alias")
@@ -74,10 +75,24 @@ def lookup_of(tree: exp.Query, columns: pa.Schema) -> Lookup | None:
         whole = is_all or len(set(shown)) == len(wanted)
         if not whole or not all(_is_simple(columns.field(name).type) for name in shown):
             return None
+        limit = _limit(tree.args.get("limit"))
         found = [] if where is None else list(_comparisons(where.this, columns, names))
     except _OtherQueryError:
         return None
-    return Lookup(tuple(shown), tuple(found))
+    return Lookup(tuple(shown), tuple(found), limit)
+
+
+def _limit(node: Any) -> int | None:
+    if node is None:
+        return None
+    count = (
+        node.expression
+        if {name for name, part in node.args.items() if part} == {"expression"}
+        else None
+    )
+    if not isinstance(count, exp.Literal) or not count.is_int:
+        raise _OtherQueryError
+    return int(count.this)
 
 
 def _is_simple(kind: pa.DataType) -> bool:
