@@ -41,10 +41,12 @@ demo: setup
 servers: setup
 	@tools/redis.sh || true
 	@tools/postgres.sh || true
+	@tools/node.sh || true
 	@tools/delta.sh || true
 	@tools/kafka.sh || true
 	@tools/chromium.sh || true
 	@tools/registry.sh || true
+	@tools/hdfs.sh || true
 	@tools/spark_classes.sh || true
 
 test: servers

@@ -1,7 +1,8 @@
 """From topic to topic, exactly-once: `python bench/kafka.py columns|count|latency|restore`.
 
 A broker of its own is started beside what is measured. `columns` has a job that filters columns in
-two processes, beside two Python processes that read the same topic and do nothing with it. `count`
+two processes, beside two Python processes that read the same topic and do nothing with it: as the
+client does by itself, and without its pauses, see `PAUSES`. `count`
 has a job that counts messages by their id, each in a call, in RocksDB, and `latency` the time of
 1,000 messages a second through it, from their send to a reader of committed messages. `restore`
 runs `count`, and then starts the job with and without its local state: the difference is the time
@@ -135,11 +136,15 @@ def of_headrace(job: Job, messages: int, home: Path, steps: Counter[str] | None 
     return messages / (begun[-1] - begun[0])
 
 
+PAUSES = {"readers": "1000", "quick readers": "10"}
+"""How long a client that has fetched enough ahead pauses, ms: by itself, and as Headrace has it."""
+
 READ = """
 import sys, time, confluent_kafka as lib
-servers, topic, *partitions = sys.argv[1:]
+servers, topic, pause, *partitions = sys.argv[1:]
 reader = lib.Consumer({"bootstrap.servers": servers, "group.id": "read", "isolation.level":
-    "read_committed", "enable.auto.commit": "false", "queued.max.messages.kbytes": "16384"})
+    "read_committed", "enable.auto.commit": "false", "queued.max.messages.kbytes": "16384",
+    "fetch.queue.backoff.ms": pause})
 reader.assign([lib.TopicPartition(topic, int(one), 0) for one in partitions])
 began = 0.0
 ends = {one: reader.get_watermark_offsets(lib.TopicPartition(topic, int(one)))[1]
@@ -152,12 +157,12 @@ print(began, time.time())
 """
 
 
-def of_readers(server: KafkaServer, topic: str, messages: int) -> float:
+def of_readers(server: KafkaServer, topic: str, messages: int, pause_ms: str) -> float:
     """Return the messages a second that two processes reach that only read."""
     halves = (range(0, PARTITIONS, 2), range(1, PARTITIONS, 2))
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", READ, server.address, topic, *map(str, half)],
+            [sys.executable, "-c", READ, server.address, topic, pause_ms, *map(str, half)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -211,8 +216,9 @@ def throughput(words: Any, folder: Path, server: KafkaServer) -> dict[str, Any]:
         target = server.url(f"out{number}", key="id", partitions=str(PARTITIONS))
         job = make(server.url("in"), target)
         found["headrace"].append(of_headrace(job, words.messages, folder / f"home{number}", steps))
-        if words.what == "columns":
-            found.setdefault("readers", []).append(of_readers(server, "in", words.messages))
+        for name, pause in PAUSES.items() if words.what == "columns" else ():
+            rate = of_readers(server, "in", words.messages, pause)
+            found.setdefault(name, []).append(rate)
         if words.streams:
             peer = of_streams(server, "in", words.messages, folder / f"streams{number}")
             found.setdefault("streams", []).append(peer)

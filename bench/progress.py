@@ -8,16 +8,14 @@ Python and of its JVM, in cores, between two moments: ``--seconds`` apart, 20 s 
 epoch. The Python workers, which do the job's work, are not in it. ``epoch_ms`` is the median
 duration of an epoch.
 
-off     spark.progress=off: neither query nor metrics
-on      the query that a class of the JVM feeds, and the metrics of slots
-python  off, beside a query over a Python data source, which reads the newest manifest once a second
+off  spark.progress=off: neither query nor metrics
+on   the query that a class of the JVM feeds, and the metrics of slots
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -26,12 +24,10 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 import headrace as hr
 from headrace.bus.file import FileBus
@@ -40,7 +36,7 @@ from headrace.config import load_settings
 from headrace.coordinator.driver_loop import JobControl
 from headrace.spark.run import run_job
 
-WAYS = ("off", "on", "python")
+WAYS = ("off", "on")
 WARM_S, PAUSE_S, KEYS = 20.0, 0.2, 1000
 
 
@@ -49,47 +45,6 @@ def shown(g: hr.Graph) -> None:
     """Count by key."""
     counts = g.input("in").partition_by("key").aggregate(name="n", n=hr.agg.count())
     counts.send_to(g.output("out"))
-
-
-class ManifestReader(DataSourceStreamReader):
-    """Follows the names of the manifests of a job."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def initialOffset(self) -> dict[str, int]:
-        """Return where it begins."""
-        return {"epoch": 0}
-
-    def latestOffset(self) -> dict[str, int]:
-        """Return the newest epoch."""
-        return {"epoch": max((int(n.split("-")[0]) for n in os.listdir(self._folder)), default=0)}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return one."""
-        return [InputPartition((start["epoch"], end["epoch"]))]
-
-    def read(self, partition: InputPartition) -> Any:
-        """Yield the epochs."""
-        begin, end = partition.value
-        yield from ((epoch,) for epoch in range(begin, end))
-
-
-class Manifests(DataSource):
-    """The source of the way ``python``."""
-
-    @classmethod
-    def name(cls) -> str:
-        """Return its name."""
-        return "manifests"
-
-    def schema(self) -> str:
-        """Return its column."""
-        return "epoch bigint"
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        """Return its reader."""
-        return ManifestReader(self.options["folder"])
 
 
 def used_s(name: str) -> float:
@@ -107,16 +62,14 @@ def used_s(name: str) -> float:
 
 
 def cpu_s() -> float:
-    """Return processor time of this process, of its JVM, and of a Python data source, seconds."""
-    mine = sum(psutil.Process().cpu_times()[:2])
-    return mine + used_s("SparkSubmit") + used_s("streaming_source_runner")
+    """Return processor time of this process and of its JVM, seconds."""
+    return sum(psutil.Process().cpu_times()[:2]) + used_s("SparkSubmit")
 
 
 def measure(way: str, home: Path, seconds: float, rows: int) -> dict[str, float]:
     """Run the job one way in this process."""
     control, epochs = JobControl(), []
-    progress = "on" if way == "on" else "off"
-    sets = [f"home={home}", "spark.master=local[2]", "job.tasks=2", f"spark.progress={progress}"]
+    sets = [f"home={home}", "spark.master=local[2]", "job.tasks=2", f"spark.progress={way}"]
     settings = load_settings(None, sets, {})
     found: dict[str, float] = {}
 
@@ -131,12 +84,6 @@ def measure(way: str, home: Path, seconds: float, rows: int) -> dict[str, float]
     def look() -> None:
         while not epochs:
             time.sleep(PAUSE_S)
-        if way == "python":
-            spark = SparkSession.builder.getOrCreate()
-            spark.dataSource.register(Manifests)
-            folder = str(home / "jobs" / "shown" / "manifests")
-            frame = spark.readStream.format("manifests").option("folder", folder).load()
-            frame.writeStream.format("noop").trigger(processingTime="1 second").start()
         time.sleep(WARM_S)
         begun, before, first = time.monotonic(), cpu_s(), len(epochs)
         time.sleep(seconds)
@@ -144,7 +91,7 @@ def measure(way: str, home: Path, seconds: float, rows: int) -> dict[str, float]
         found["cpu"] = (cpu_s() - before) / took
         found["epochs"] = (len(epochs) - first) / took
         found["epoch_ms"] = statistics.median(one.took_ms for one in epochs[first:])
-        if way != "off":
+        if way == "on":
             queries = SparkSession.builder.getOrCreate().streams.active
             found["batches"] = sum(query.lastProgress["batchId"] for query in queries)
         control.stop.set()
@@ -164,7 +111,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     parser.add_argument("--times", type=int, default=2)
     parser.add_argument("--rows", type=int, default=2000)
-    parser.add_argument("--ways", nargs="+", default=list(WAYS))
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", nargs=2)
     given = parser.parse_args()

@@ -3,7 +3,6 @@
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
@@ -58,11 +57,7 @@ public final class FlinkCount {
             Long held = counts.value();
             long count = (held == null ? 0 : held) + 1;
             counts.update(count);
-            ObjectNode made = json.createObjectNode();
-            made.put("id", row.get("id").asLong());
-            made.put("count", count);
-            made.put("sent", row.get("sent").asDouble());
-            out.collect(Tuple2.of(message.f0, json.writeValueAsBytes(made)));
+            out.collect(Tuple2.of(message.f0, Peer.counted(json, row, count)));
         }
     }
 
@@ -115,39 +110,34 @@ public final class FlinkCount {
     }
 
     public static void main(String[] words) throws Exception {
-        String servers = words[0];
-        String source = words[1];
-        String target = words[2];
-        String name = words[3];
-        String folder = words[4];
-        long messages = Long.parseLong(words[5]);
-        Configuration given = Configuration.fromMap(Map.of(
+        Peer given = Peer.of(words);
+        Configuration settings = Configuration.fromMap(Map.of(
             "state.backend.type", "rocksdb",
             "state.backend.incremental", "true",
-            "state.checkpoints.dir", "file://" + folder + "/checkpoints",
-            "state.backend.rocksdb.localdir", folder + "/rocksdb",
+            "state.checkpoints.dir", "file://" + given.folder() + "/checkpoints",
+            "state.backend.rocksdb.localdir", given.folder() + "/rocksdb",
             "taskmanager.memory.managed.size", "256m",
             "execution.checkpointing.interval", "500 ms"));
         StreamExecutionEnvironment job =
-            StreamExecutionEnvironment.createLocalEnvironment(2, given);
+            StreamExecutionEnvironment.createLocalEnvironment(2, settings);
         KafkaSource<Tuple2<String, byte[]>> rows = KafkaSource.<Tuple2<String, byte[]>>builder()
-            .setBootstrapServers(servers).setTopics(source).setGroupId(name)
+            .setBootstrapServers(given.servers()).setTopics(given.source()).setGroupId(given.name())
             .setStartingOffsets(OffsetsInitializer.earliest())
             .setDeserializer(new Reading())
             .setProperty("isolation.level", "read_committed").build();
         KafkaSink<Tuple2<String, byte[]>> sink = KafkaSink.<Tuple2<String, byte[]>>builder()
-            .setBootstrapServers(servers).setRecordSerializer(new Writing(target))
+            .setBootstrapServers(given.servers())
+            .setRecordSerializer(new Writing(given.target()))
             .setDeliveryGuarantee(DeliveryGuarantee.EXACTLY_ONCE)
-            .setTransactionalIdPrefix(name)
+            .setTransactionalIdPrefix(given.name())
             .setProperty("transaction.timeout.ms", "600000").build();
         job.fromSource(rows, WatermarkStrategy.noWatermarks(), "rows", pair())
             .keyBy(row -> row.f0, Types.STRING)
             .process(new Counting(), pair())
             .sinkTo(sink);
-        JobClient running = job.executeAsync(name);
-        await(servers, target, messages);
-        double seconds = (System.nanoTime() - FIRST.get()) / 1e9;
-        System.out.println("{\"messages\": " + messages + ", \"seconds\": " + seconds + "}");
+        JobClient running = job.executeAsync(given.name());
+        await(given.servers(), given.target(), given.messages());
+        given.print(FIRST.get());
         running.cancel().get();
         System.exit(0);
     }

@@ -3,7 +3,6 @@
 
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
@@ -51,11 +50,7 @@ public final class StreamsCount {
                 Long held = counts.get(id);
                 long count = (held == null ? 0 : held) + 1;
                 counts.put(id, count);
-                ObjectNode made = JSON.createObjectNode();
-                made.put("id", row.get("id").asLong());
-                made.put("count", count);
-                made.put("sent", row.get("sent").asDouble());
-                context.forward(message.withKey(id).withValue(JSON.writeValueAsBytes(made)));
+                context.forward(message.withKey(id).withValue(Peer.counted(JSON, row, count)));
             } catch (java.io.IOException error) {
                 throw new java.io.UncheckedIOException(error);
             }
@@ -81,22 +76,17 @@ public final class StreamsCount {
     }
 
     public static void main(String[] words) throws Exception {
-        String servers = words[0];
-        String source = words[1];
-        String target = words[2];
-        String name = words[3];
-        String folder = words[4];
-        long messages = Long.parseLong(words[5]);
+        Peer own = Peer.of(words);
         StreamsBuilder builder = new StreamsBuilder();
         builder.addStateStore(Stores.keyValueStoreBuilder(
             Stores.persistentKeyValueStore("counts"), Serdes.String(), Serdes.Long()));
-        builder.stream(source, Consumed.with(Serdes.String(), Serdes.ByteArray()))
+        builder.stream(own.source(), Consumed.with(Serdes.String(), Serdes.ByteArray()))
             .process(Counting::new, "counts")
-            .to(target, Produced.with(Serdes.String(), Serdes.ByteArray()));
+            .to(own.target(), Produced.with(Serdes.String(), Serdes.ByteArray()));
         Properties given = new Properties();
-        given.put(StreamsConfig.APPLICATION_ID_CONFIG, name);
-        given.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, servers);
-        given.put(StreamsConfig.STATE_DIR_CONFIG, folder);
+        given.put(StreamsConfig.APPLICATION_ID_CONFIG, own.name());
+        given.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, own.servers());
+        given.put(StreamsConfig.STATE_DIR_CONFIG, own.folder());
         given.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
         given.put(StreamsConfig.NUM_STREAM_THREADS_CONFIG, 2);
         given.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 1);
@@ -117,19 +107,18 @@ public final class StreamsCount {
         running.await();
         double restoring = (ENDED.get() - BEGAN.get()) / 1e9;
         System.out.println("{\"restored\": " + RESTORED + ", \"seconds\": " + restoring + "}");
-        if (messages == 0) {
+        if (own.messages() == 0) {
             Thread.sleep(Long.MAX_VALUE);
         }
-        try (Admin admin = Admin.create(Map.of("bootstrap.servers", servers))) {
+        try (Admin admin = Admin.create(Map.of("bootstrap.servers", own.servers()))) {
             long done = 0;
-            while (done < messages) {
+            while (done < own.messages()) {
                 Thread.sleep(20);
-                done = admin.listConsumerGroupOffsets(name).partitionsToOffsetAndMetadata().get()
+                done = admin.listConsumerGroupOffsets(own.name()).partitionsToOffsetAndMetadata().get()
                     .values().stream().mapToLong(one -> one == null ? 0 : one.offset()).sum();
             }
         }
-        double seconds = (System.nanoTime() - FIRST.get()) / 1e9;
-        System.out.println("{\"messages\": " + messages + ", \"seconds\": " + seconds + "}");
+        own.print(FIRST.get());
         streams.close();
     }
 }

@@ -48,5 +48,5 @@ with_all() {
     with_all flink-connector-base $flink_version)$(
     with_all flink-connector-kafka 3.4.0-1.20)"
 mkdir -p "$peers/classes" "$flink/classes"
-"$java/bin/javac" -cp "$broker/*:$peers/*" -d "$peers/classes" bench/peers/StreamsCount.java
-"$java/bin/javac" -cp "$flink/*" -d "$flink/classes" bench/peers/FlinkCount.java
+"$java/bin/javac" -cp "$broker/*:$peers/*" -d "$peers/classes" bench/peers/{Peer,StreamsCount}.java
+"$java/bin/javac" -cp "$flink/*" -d "$flink/classes" bench/peers/{Peer,FlinkCount}.java

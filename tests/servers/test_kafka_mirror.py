@@ -14,6 +14,8 @@ from tests.support.homes import read_stream
 from tests.support.kafka import KafkaServer, Topics
 from tests.support.processes import MODULES
 
+import headrace as hr
+
 _MIRROR = """
 import os, signal, sys
 from headrace.cli.main import main
@@ -92,3 +94,39 @@ def test_bytes_come_through_a_stream_as_they_were(
     mirror("bus", "mirror", "kept", kafka.url("last.bytes", partitions="1"), *words)
     sent, came = topics.read("first.bytes"), topics.read("last.bytes")
     assert [one[2:] for one in came] == [one[2:] for one in sent]
+
+
+def test_a_topic_becomes_a_broadcast_store_by_a_mirror(
+    kafka: KafkaServer, topics: Topics, words: list[str], tmp_path: Path
+) -> None:
+    """Of the last message of each key, and none of a key whose last one is a tombstone."""
+    topics.create("rates", 2)
+    for partition, (code, rates) in enumerate({"EUR": (1.0, 2.0), "XXX": (3.0, None)}.items()):
+        values = [None if one is None else {"code": code, "rate": one} for one in rates]
+        topics.send("rates", values, partition=partition, key=code.encode())
+    home = str(tmp_path / "home")
+    done(
+        "bus",
+        "create",
+        "rates",
+        "--schema",
+        "code:string,rate:float64",
+        "--key",
+        "code",
+        "--compact",
+        "--home",
+        home,
+    )
+    mirror("bus", "mirror", kafka.url("rates", key="code"), "rates", *words)
+    topics.create("paid")
+    topics.send("paid", [{"id": 1, "code": "EUR"}, {"id": 2, "code": "XXX"}])
+
+    @hr.job("priced")
+    def priced(g: hr.Graph) -> None:
+        paid = g.input(kafka.url("paid"), schema={"id": int, "code": str})
+        rates = hr.broadcast("rates", stream="rates", key="code")
+        paid.join_table(rates, columns=["rate"]).send_to(kafka.url("priced", key="id"))
+
+    hr.run(priced, {"job.bounded": True, "control.enabled": False}, home=home)
+    found = {row["id"]: row["rate"] for row in topics.rows("priced")}
+    assert found == {1: 2.0, 2: None}

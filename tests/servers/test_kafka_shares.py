@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.kafka import KafkaServer, Topics
+from tests.support.kafka import KafkaServer, Topics, TopicSinkContract
 from tests.support.processes import SystemClock, until
 
 import headrace as hr
@@ -26,25 +26,12 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"shared{abs(hash(request.node.nodeid))}"
 
 
-class TestSharedTopicSink(EpochSinkContract):
+class TestSharedTopicSink(TopicSinkContract):
     """The contract, where each file of an epoch is a share, which the driver sends itself."""
 
     @pytest.fixture(autouse=True)
-    def place(
-        self, kafka: KafkaServer, topics: Topics, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.kafka, self.topics, self.name = kafka, topics, name
+    def shared_from_the_first_row(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("headrace.kafka.sink.SHARED_MESSAGES", 1)
-
-    def make_sink(self, folder: Path) -> Sink:
-        url = self.kafka.url(self.name, key="id", partitions="2", group=self.name)
-        sink: Sink = hr.sinks.kafka(url)
-        return sink
-
-    def rows(self, sink: Sink) -> list[SinkRow]:
-        if not self.topics.exists(self.name):
-            return []
-        return [(row["id"], row["name"]) for row in self.topics.rows(self.name)]
 
     def epoch(
         self, sink: Sink, number: int, *files: Sequence[SinkRow], lineage: str = "one"

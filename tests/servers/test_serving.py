@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
 import signal
 import socket
@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import coredis
 import msgspec
 import pyarrow as pa
 import pytest
 import redis
 from tests.support.homes import Home
-from tests.support.processes import Started, until
-from tests.support.servers import encode_key
-from tests.support.serving import ClientLimits, Served, raw, request
+from tests.support.processes import Started, is_alive, kill, until
+from tests.support.servers import RedisServer, encode_key, free_port
+from tests.support.serving import ClientLimits, RequestLimits, Served, raw, request
 
 import headrace as hr
+from headrace.errors import UnavailableError
 from headrace.testing import TestDriver
 
 JOB = """
@@ -164,44 +164,6 @@ def test_redis_py_reads_a_stream_by_either_protocol(people: Home, protocol: int)
         values = [msgspec.msgpack.decode(one) for one in found[:100]]
         assert values == [{"age": n, "city": f"c{n % 9}"} for n in range(100)]
         assert isinstance(found[100], redis.exceptions.ReadOnlyError)
-        version, pairs, more = client.execute_command("HR.PREFIX", "people", "p19")
-        assert (version, len(pairs), more) == (200, 20, None)
-        lines = client.execute_command("HR.RANGE", "people", "p005", "p009", "LIMIT", 2)
-        assert lines[1][::2] == [encode_key((f"p00{n}",)) for n in (5, 6)]
-        assert lines[2] is not None
-
-
-def test_coredis_reads_as_redis_py_does(people: Home) -> None:
-    async def read(port: int) -> list[Any]:
-        client = coredis.Redis(host="127.0.0.1", port=port)
-        async with client:
-            return [
-                await client.ping(),
-                await client.hgetall("people:p010"),
-                await client.mget(["people:p001", "people:nobody"]),
-                await client.exists(["people:p001"]),
-                await client.ttl("people:p001"),
-                sorted([key async for key in client.scan_iter(match="people:p19*", count=3)]),
-            ]
-
-    with Served(people.settings(), people.bus, ("stream", "people")) as served:
-        found = asyncio.run(read(served.port))
-    packed = msgspec.msgpack.encode({"age": 1, "city": "c1"})
-    assert found[:3] == [b"PONG", {b"age": b"10", b"city": b"c1"}, (packed, None)]
-    assert found[3:5] == [1, -1]
-    assert found[5] == [b"people:" + encode_key((f"p{n}",)) for n in range(190, 200)]
-
-
-def test_redis_cli_and_redis_benchmark_find_what_they_look_for(people: Home) -> None:
-    with Served(people.settings(), people.bus, ("stream", "people")) as served:
-        assert redis_cli(served.port, "ping") == "PONG\n"
-        assert redis_cli(served.port, "-3", "hget", "people:p003", "city") == "c3\n"
-        assert len(redis_cli(served.port, "--scan", "--pattern", "people:p1*").splitlines()) == 100
-        assert "READONLY" in redis_cli(served.port, "set", "a", "b")
-        words = ["-n", "2000", "-c", "20", "-P", "8", "-r", "100", "-q"]
-        command = ["redis-benchmark", "-p", str(served.port), *words, "get", "people:p__rand_int__"]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        assert "requests per second" in ran.stdout
 
 
 def test_a_password_is_asked_for_over_redis_and_http(people: Home, tmp_path: Path) -> None:
@@ -221,6 +183,9 @@ def test_a_password_is_asked_for_over_redis_and_http(people: Home, tmp_path: Pat
         assert place is not None
         with pytest.raises(urllib.error.HTTPError, match="401"):
             urllib.request.urlopen(f"{place.url}/v1/tables", timeout=30)
+
+
+ARROW = "application/vnd.apache.arrow.stream"
 
 
 def fetched(place: Any, path: str, body: Any = None, accept: str = "*/*") -> tuple[Any, bytes]:
@@ -244,16 +209,28 @@ def test_http_answers_in_json_and_arrow_with_the_version(people: Home) -> None:
         some = json.loads(fetched(place, "/v1/tables/people/rows?prefix=p01&limit=3")[1])
         assert [row["id"] for row in some["rows"]] == ["p010", "p011", "p012"]
         assert some["more"] is True
+        path = "/v1/tables/people/rows?from=p198&before=p3"
+        headers, data = fetched(place, path)
+        assert [row["age"] for row in json.loads(data)["rows"]] == [198, 199]
+        assert 0 <= json.loads(data)["staleness_ms"] < 60_000
+        assert 0 <= int(headers["X-Headrace-Staleness-Ms"]) < 60_000
+        rows = pa.ipc.open_stream(fetched(place, path, None, ARROW)[1]).read_all()
+        assert rows.column("id").to_pylist() == ["p198", "p199"]
         asked = {"keys": [["p001"], ["nobody"], ["p002"]], "at_least": 200, "wait_s": 5}
-        headers, data = fetched(
-            place, "/v1/tables/people/lookup", asked, "application/vnd.apache.arrow.stream"
-        )
+        assert json.loads(fetched(place, "/v1/tables/people/lookup", asked)[1])["rows"] == [
+            {"id": "p001", "age": 1, "city": "c1"},
+            {"id": "p002", "age": 2, "city": "c2"},
+        ]
+        headers, data = fetched(place, "/v1/tables/people/lookup", asked, ARROW)
         rows = pa.ipc.open_stream(data).read_all()
         assert rows.schema == pa.schema(PEOPLE)
         assert rows.column("age").to_pylist() == [1, 2]
         assert headers["X-Headrace-Version"] == "200"
         with pytest.raises(urllib.error.HTTPError, match="503"):
             fetched(place, "/v1/tables/people/rows?key=p004&at_least=201")
+        people.send("people", [{"id": "p004", "age": 5, "city": "c4"}])
+        one = fetched(place, "/v1/tables/people/rows?key=p004&at_least=201&wait_s=30")[1]
+        assert json.loads(one)["rows"][0]["age"] == 5
 
 
 def test_slow_clients_and_those_beyond_the_limit_are_cut_off(people: Home) -> None:
@@ -288,22 +265,127 @@ def test_slow_clients_and_those_beyond_the_limit_are_cut_off(people: Home) -> No
             assert b"max number of clients" in raw(served.port, b"")
 
 
+def test_replies_that_pile_up_and_requests_that_are_too_large_end_a_client(people: Home) -> None:
+    limits = ClientLimits(waiting_bytes=20_000)
+    options: Any = {"clients": limits, "requests": RequestLimits(request_bytes=50_000)}
+    with (
+        Served(people.settings(), people.bus, ("stream", "people"), **options) as served,
+        redis.Redis(port=served.port) as client,
+    ):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=60) as greedy:
+            greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            asked = request("MGET", *["people:p001"] * 2000) * 200
+            with contextlib.suppress(ConnectionError):  # that is what is wanted
+                greedy.sendall(asked)
+            until(lambda: client.info("stats")["clients_cut"] == 1, "the client to be cut off")
+        assert b"invalid bulk length" in raw(served.port, b"*2\r\n$3\r\nGET\r\n$60000\r\n")
+        assert client.exists("people:p001") == 1
+
+
+def test_http_has_the_same_limits(people: Home) -> None:
+    options: Any = {"clients": ClientLimits(clients=2), "requests": RequestLimits(1000)}
+    with Served(people.settings(), people.bus, ("stream", "people"), http_port=0, **options) as one:
+        place = one.server.place
+        assert place is not None
+        path, many = "/v1/tables/people/lookup", {"keys": [[f"p{n:03}"] for n in range(200)]}
+        with pytest.raises(urllib.error.HTTPError, match="413") as refused:
+            fetched(place, path, many)
+        assert "expected 1,000 at most" in refused.value.read().decode()
+        chunks = (json.dumps(many).encode()[at : at + 100] for at in range(0, 2000, 100))
+        asked = urllib.request.Request(
+            f"{place.url}{path}",
+            chunks,
+            {"Authorization": f"Bearer {place.token}", "Content-Type": "application/json"},
+        )
+        with pytest.raises(urllib.error.HTTPError, match="422"):  # its length is not said
+            urllib.request.urlopen(asked, timeout=30)
+        assert len(json.loads(fetched(place, path, {"keys": [["p001"]]})[1])["rows"]) == 1
+        port = int(place.url.rpartition(":")[2])
+        with contextlib.ExitStack() as stack:
+            for _ in range(2):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            until(lambda: is_full(place), "the third client to be refused")
+        until(lambda: not is_full(place), "room again")
+
+
+def is_full(place: Any) -> bool:
+    try:
+        fetched(place, "/v1/tables")
+    except urllib.error.HTTPError as refused:
+        return refused.code == 503
+    return False
+
+
 def test_processes_share_a_port(people: Home, started: Started) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = ("serve", "--stream", "people", "--port", str(port), "--processes", "2", "--json")
     serving = started.start(*words)
     until(lambda: len(told(started, 0)) == 4, "both processes to be loaded")
-    found = set()
-    for _ in range(40):
+
+    def answering() -> int:
         with redis.Redis(port=port) as client:
             assert client.exists("people:p001") == 1
-            found.add(client.info("stats")["total_connections_received"])
-    serving.send_signal(signal.SIGTERM)
-    assert serving.wait(60) == 0
+            return int(client.info("server")["process_id"])
+
+    found = {answering() for _ in range(40)}
+    assert len(found) == 2
+    kill(found.pop())
+    assert serving.wait(60) == 3
+    assert "a process that serves ended with -9; the others were stopped" in started.said(0)
+    until(lambda: not is_alive(found.pop()), "the other process to end")
     with pytest.raises(redis.exceptions.ConnectionError), redis.Redis(port=port) as client:
         client.ping()
+
+
+def test_servers_stand_in_for_one_that_is_killed(people: Home, started: Started) -> None:
+    """Of two halves of the keys one is served twice, the other once."""
+    groups = ("0-255", "256-511", "256-511")
+    ports = [str(free_port()) for _ in groups]
+
+    def serve(*places: int) -> list[subprocess.Popen[str]]:
+        known = len(started.started)
+        made = [
+            started.start(
+                *("serve", "--stream", "people", "--json"),
+                *("--groups", groups[at], "--port", ports[at]),
+            )
+            for at in places
+        ]
+        for number in range(known, len(started.started)):
+            until(lambda: len(told(started, number)) > 1, "the table to be loaded")  # noqa: B023
+        return made
+
+    servers = serve(0, 1, 2)
+    keys = [f"p{n:03}" for n in range(200)]
+    values = [{"age": n, "city": f"c{n % 9}"} for n in range(200)]
+    addresses = [f"127.0.0.1:{port}" for port in ports]
+    with hr.serving.Client(addresses, "people", patience="1s") as client:
+
+        def check() -> None:
+            assert client.get_many(keys) == values
+            assert [*client.range()] == [*zip(keys, values, strict=True)]
+
+        check()
+        kill(servers[1].pid)
+        check()
+        with hr.serving.Client(addresses, "people") as later:
+            assert later.get_many(keys) == values
+        [servers[1]] = serve(1)
+        kill(servers[2].pid)
+        check()
+        kill(servers[0].pid)
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{ports[0]} does not answer"):
+            client.get_many(keys)
+        assert {answers(client, key) for key in keys[:6]} == {True, False}
+        serve(0)
+        check()
+
+
+def answers(client: hr.serving.Client, key: str) -> bool:
+    try:
+        return bool(client.get(key))
+    except UnavailableError:
+        return False
 
 
 class Joining:
@@ -329,12 +411,67 @@ def test_jobs_look_up_keys_of_a_served_table_batched_and_cached(
             )
             found.send_to(g.output("answered"))
 
+        def commands() -> int:
+            with redis.Redis(port=served.port) as client:
+                return int(client.info("stats")["total_commands_processed"])
+
+        asked = [{"id": f"p{n % 210:03}"} for n in range(600)]
         with TestDriver(joining, home=tmp_path / "other") as driver:
             driver.create("asked", {"id": pa.string()})
-            driver.feed("asked", [{"id": f"p{n % 210:03}"} for n in range(600)])
+            driver.feed("asked", asked)
             driver.run()
             answered = {row["id"]: row["city"] for row in driver.output("answered")}
-        with redis.Redis(port=served.port) as client:
-            commands = client.info("stats")["total_commands_processed"]
-        assert answered == {f"p{n:03}": f"c{n % 9}" if n < 200 else "?" for n in range(210)}
-        assert commands < 20
+            assert answered == {f"p{n:03}": f"c{n % 9}" if n < 200 else "?" for n in range(210)}
+            assert (batched := commands()) < 20
+            driver.feed("asked", [one for one in asked if one["id"] < "p200"])
+            driver.run()
+            assert len(driver.output("answered")) > 1000
+            assert commands() - batched < 8  # those of connections
+
+
+class Keeping:
+    """Keeps values of all kinds under keys of all kinds."""
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        store, n = context.store("kept"), message.n
+        for key, value in (
+            (n, {"n": n, "at": None, "list": [1, 2.5, "x"]}),
+            ((message.user, n), [n, n / 3, True]),
+            (message.user, "näh\0"),
+            ((message.user, b"\xff\0", -n), b"\0\xff"),
+            ((1.5, n), 1 << 40),
+        ):
+            store.put(key, value)
+
+
+def keeping(**options: Any) -> hr.Job:
+    @hr.job("keeping")
+    def found(g: hr.Graph) -> None:
+        store = hr.store("kept", Any, **options)
+        g.input("asked").partition_by("user").process(Keeping, [store])
+
+    return found
+
+
+def test_keys_and_values_are_as_remote_stores_write_them(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    """A job writes to Redis, the same job to its own store, which is served: the same bytes."""
+    rows = [{"user": f"u{n % 7}", "n": n} for n in range(40)]
+    remote = hr.Remote(namespace="kept:")
+    for folder, job in (
+        ("remote", keeping(kind="remote", url=server.url, remote=remote)),
+        ("own", keeping()),
+    ):
+        with TestDriver(job, home=tmp_path / folder, memory_bus=False) as driver:
+            driver.create("asked", {"user": pa.string(), "n": pa.int64()})
+            driver.feed("asked", rows)
+            driver.run()
+    with (
+        Served(driver.settings, driver.bus, ("job", "keeping:kept")) as served,
+        redis.Redis(port=served.port) as found,
+        redis.Redis.from_url(server.url) as real,
+    ):
+        wanted = {key: real.get(key) for key in real.keys("kept:*")}
+        assert len(wanted) == 40 * 4 + 7
+        assert {key: found.get(key) for key in found.scan_iter(count=1000)} == wanted

@@ -6,17 +6,23 @@ import contextlib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import pytest
 from tests.support.processes import until
 
+import headrace as hr
 from headrace.kafka.clients import CLIENTS
 from headrace.kafka.connector import connector
+from headrace.sinks import Sink
 from headrace.testing.kafka_server import KafkaServer
 from headrace.testing.registry_server import RegistryServer
+from headrace.testing.sink_contract import EpochSinkContract, SinkRow
 
 __all__ = ["CLIENTS", "KafkaServer", "Message", "RegistryServer", "Topics", "connector"]
+__all__ += ["TopicSinkContract"]
 
 lib: Any = importlib.import_module("confluent_kafka")
 admin: Any = importlib.import_module("confluent_kafka.admin")
@@ -201,3 +207,21 @@ class Topics:
 
     def exists(self, name: str) -> bool:
         return name in self._admin.list_topics(timeout=SOON_S).topics
+
+
+class TopicSinkContract(EpochSinkContract):
+    """The contract of a sink for a topic, of the test's own name."""
+
+    @pytest.fixture(autouse=True)
+    def place(self, kafka: KafkaServer, topics: Topics, name: str) -> None:
+        self.kafka, self.topics, self.name = kafka, topics, name
+
+    def make_sink(self, folder: Path) -> Sink:
+        url = self.kafka.url(self.name, key="id", partitions="2", group=self.name)
+        sink: Sink = hr.sinks.kafka(url)
+        return sink
+
+    def rows(self, sink: Sink) -> list[SinkRow]:
+        if not self.topics.exists(self.name):
+            return []
+        return [(row["id"], row["name"]) for row in self.topics.rows(self.name)]

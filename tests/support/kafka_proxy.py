@@ -1,11 +1,14 @@
-"""Stands between clients and a broker, and answers some requests with an error of its choice."""
+"""Stands between clients and a broker: answers some requests with an error, or all of them late."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from tests.support.processes import SystemClock
 
 OFFSET_FETCH, INIT_PRODUCER_ID, ADD_OFFSETS_TO_TXN, DESCRIBE_CONFIGS = 9, 22, 25, 32
 UNKNOWN_TOPIC, LOADING, NOT_COORDINATOR = 3, 14, 16
@@ -20,6 +23,7 @@ class KafkaProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.leads_to = 0
+        self._clock, self._late_s = SystemClock(), 0.0
         self._lock = threading.Lock()
         self._errors: dict[int, list[int]] = {}
         self._sockets: list[socket.socket] = []
@@ -33,6 +37,15 @@ class KafkaProxy:
         """Put these errors into the next answers to a kind of request, one into each."""
         with self._lock:
             self._errors[request] = list(errors)
+
+    @contextmanager
+    def slow(self, seconds: float) -> Iterator[None]:
+        """Let each answer be so late, one after the other on a connection."""
+        self._late_s = seconds
+        try:
+            yield
+        finally:
+            self._late_s = 0.0
 
     def left(self) -> int:
         """How many errors nobody has got yet."""
@@ -70,6 +83,7 @@ class KafkaProxy:
             while len(size := stream.read(4)) == 4:
                 frame = bytearray(stream.read(*struct.unpack(">i", size)))
                 if is_answer:
+                    self._clock.sleep(self._late_s)
                     self._change(frame, *asked.pop(bytes(frame[:4]), (-1, 0)))
                 else:
                     asked[bytes(frame[4:8])] = struct.unpack(">hh", frame[:4])

@@ -42,6 +42,7 @@ PLACES = {
     "merge_pending_bytes": "headrace.coordinator.operations.compare.PENDING_BYTES",
     "output_frame_rows": "headrace.runtime.outputs.FRAME_ROWS",
     "partial_take_rows": "headrace.runtime.windows.partial_table.TAKE_ROWS",
+    "pipe_output_bytes": "headrace.pipe.runner.MOST_OUTPUT_BYTES",
     "prune_margin": "headrace.coordinator.manifest_writer.PRUNE_MARGIN",
     "redis_batch_rows": "headrace.sinks.redis.BATCH_ROWS",
     "redis_in_flight": "headrace.sinks.redis.IN_FLIGHT",

@@ -3,10 +3,12 @@
 from headrace.records.keys import decode_key, encode_key
 from headrace.sinks.postgres import resolved_url
 from headrace.sinks.redis import compact_partials, read_partials
+from headrace.testing.hdfs_server import HdfsServer
 from headrace.testing.s3_server import S3Server
 from headrace.testing.servers import PostgresServer, RedisServer, free_port, redis_binary
 
 __all__ = [
+    "HdfsServer",
     "PostgresServer",
     "RedisServer",
     "S3Server",

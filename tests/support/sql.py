@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pytest
 from sqlglot import exp, parse_one
 
 from headrace.control.live_job import LiveJob
@@ -247,6 +248,11 @@ def played(
                 driver.advance()
         driver.finish()
         return {name: driver.output(stream) for name, stream in app.tables.items()}
+
+
+def read_by_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have queries read the state of the keys that they name alone, as where state is large."""
+    monkeypatch.setattr("headrace.sql.current_rows._SMALL", 0)
 
 
 class TableQueries:

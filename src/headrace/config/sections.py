@@ -246,8 +246,8 @@ class BusSettings(Section):
     address: str = setting(
         "",
         read=storage_address,
-        description="`s3://BUCKET/PREFIX`, or `gs://` or `az://` likewise, which all hosts reach, "
-        "for all streams of the home; empty: the folder bus, below home",
+        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, which all "
+        "hosts reach, for all streams of the home; empty: the folder bus, below home",
     )
     fsync: Literal["always", "interval", "never"] = setting(
         "always",

@@ -308,8 +308,8 @@ class StorageSettings(Section):
     address: str = setting(
         "",
         read=storage_address,
-        description="`s3://BUCKET/PREFIX`, or `gs://` or `az://` likewise, which all hosts of a "
-        "job reach; empty: the folder jobs, below home",
+        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, which all "
+        "hosts of a job reach; empty: the folder jobs, below home",
     )
     cache_bytes: int = setting(
         4096 * MIB,
@@ -378,7 +378,7 @@ class SparkSettings(Section):
         description="deprecated, without effect: the driver's own loop drives epochs; leave it out",
     )
     progress: Literal["auto", "on", "off"] = setting(
-        "off",
+        "auto",
         description="show jobs in Spark's UI and event log: committed epochs as a streaming query "
         "(auto: once a run takes 10 s), and metrics of slots; off: neither",
     )

@@ -114,6 +114,21 @@ class MonoidProcessor(ABC, Generic[Key, Partial]):
         return total
 
 
+class KeyedBatchProcessor(ABC):
+    """Takes all rows that an epoch has of a key in one call, as PySpark's functions with state do.
+
+    What a call sees depends on where epochs end. So it has no place in ``hr``: only
+    ``headrace.spark.stateful`` gives it to ``process``. It can have ``open(context)``,
+    ``on_timer(timer, context)`` and ``close()``; timers fire after the rows.
+    """
+
+    _described = "rows of each key in an epoch by"
+
+    @abstractmethod
+    def process_rows(self, rows: pa.RecordBatch, context: Any) -> None:
+        """Handle the rows of one key, in their order; ``context`` is as of ``hr.Context``."""
+
+
 CONTRACTS = (StatelessProcessor, StatefulProcessor, MonoidProcessor)
 
 

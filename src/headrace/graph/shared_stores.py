@@ -85,6 +85,12 @@ def broadcast(
             f"broadcast store {name!r} needs stream= or file=; found "
             f"{'neither' if stream is None else 'both'}"
         )
+    if stream is not None and "://" in stream:
+        raise InvalidInputError(
+            f"broadcast store {name!r}: stream= is a stream of the bus; found "
+            f"the address {without_login(stream)}: "
+            "copy what is there to a stream with headrace bus mirror, and name that"
+        )
     columns = None if schema is None else to_schema(schema)
     return BroadcastSpec(name, keys, stream, None if file is None else str(file), columns)
 

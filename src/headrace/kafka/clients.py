@@ -20,11 +20,15 @@ from headrace.bus import LogAwayError
 from headrace.clock import Clock, Deadline
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.kafka.address import TopicAddress
+from headrace.runtime.processors import deferred_gc
 
 MOVING_S = 0.1
 KEPT_READERS = 64
 FETCHED_KIB = 16 << 10
 """What a reader fetches ahead, by default."""
+
+FETCH_AGAIN_MS = 10
+"""When a reader that has enough looks whether it still has, by default; the client's own is 1 s."""
 
 _REFUSED = {
     "_AUTHENTICATION",
@@ -185,6 +189,7 @@ class PartitionReader:
         self.address, self.partition = address, partition
         own = {
             "queued.max.messages.kbytes": str(FETCHED_KIB),
+            "fetch.queue.backoff.ms": str(FETCH_AGAIN_MS),
             **settings,
             "group.id": address.option("group", "headrace"),
             "enable.auto.commit": "false",
@@ -214,11 +219,15 @@ class PartitionReader:
             return found
         # With a timeout, it waits for all of them, and where transactions end there are fewer.
         with telling(self.address):
-            found = list(self._consumer.consume(most, 0.0))
+            found = self._there(most)
             if not found:
                 found = list(self._consumer.consume(1, timeout_s))
-                found += self._consumer.consume(most - 1, 0.0) if found and most > 1 else []
+                found += self._there(most - 1) if found and most > 1 else []
             return found
+
+    def _there(self, most: int) -> list[Any]:
+        with deferred_gc():
+            return list(self._consumer.consume(most, 0.0))
 
     def leave(self, offset: int, held: list[Any]) -> None:
         """Note where the next range begins, and what is there of it."""

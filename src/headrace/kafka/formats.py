@@ -235,9 +235,11 @@ class JsonDecoder(ColumnDecoder):
     ) -> tuple[pa.RecordBatch, list[tuple[int, InvalidInputError]]]:
         """Return values as these columns, and those that are not such: which, and why."""
         reader = self._reader(wanted)
-        lines = [line.replace(b"\n", b" ") if b"\n" in line else line for line in values]
+        lines = values
+        if b"\n".join(values).count(b"\n") >= len(values):  # a value has line breaks of its own
+            lines = [line.replace(b"\n", b" ") for line in values]
         self._bad.clear()
-        batch = reader.batch(RowChunk(lines, range(len(lines))))
+        batch = reader.batch(RowChunk(list(lines), range(len(lines))))
         return batch, [(one.line, InvalidInputError(one.message)) for one in self._bad]
 
 

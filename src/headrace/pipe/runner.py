@@ -31,6 +31,12 @@ from headrace.runtime.dead_letters import to_record
 from headrace.sources.text_rows import JsonRowReader, LineRowReader, RowChunk, TextRowReader
 
 BLOCK_ROWS = 2000
+MOST_OUTPUT_BYTES = 256 << 20
+"""Output of one span, which is in memory until the span is acknowledged."""
+
+LINE_BYTES = 50
+"""What a line takes in memory besides its text, about."""
+
 IDLE_S = 0.1
 LOOK_S = 0.5
 MOST_DELAY_S = 30.0
@@ -133,12 +139,25 @@ class _Output:
         self._partition = None if spec.key else partition
         self._is_raw = form == "raw"
         self._lines: list[bytes] = []
+        self._bytes = 0
 
     def take(self, lines: list[bytes]) -> None:
+        """Keep lines of the span.
+
+        Raises:
+            ClientStopped: they are too many; the client is to be killed.
+        """
         self._lines += lines if self._is_raw else [line for line in lines if line.strip()]
+        self._bytes += sum(map(len, lines)) + LINE_BYTES * len(lines)
+        if self._bytes > MOST_OUTPUT_BYTES:
+            raise ClientStopped(
+                1,
+                f"client printed more than {MOST_OUTPUT_BYTES:,} bytes in one span; end spans "
+                "sooner, by --every-rows",
+            )
 
     def clear(self) -> None:
-        self._lines.clear()
+        self._lines, self._bytes = [], 0
 
     def rows(self) -> pa.RecordBatch | None:
         """Return the rows since the last call.
@@ -146,7 +165,8 @@ class _Output:
         Raises:
             InvalidInputError: a line does not fit; says which.
         """
-        lines, self._lines = self._lines, []
+        lines = self._lines
+        self.clear()
         if not lines:
             return None
         return self._reader.batch(RowChunk(lines, range(1, len(lines) + 1)))

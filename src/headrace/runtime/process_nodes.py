@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import InvalidInputError
 from headrace.graph.introspection import function_site
 from headrace.graph.operators import FAIL, Process
-from headrace.graph.processors import ProcessSeveral
+from headrace.graph.processors import KeyedBatchProcessor, ProcessSeveral, class_of
 from headrace.runtime.async_process import (
     AsyncNode,
     PendingRows,
@@ -18,6 +18,7 @@ from headrace.runtime.async_process import (
 )
 from headrace.runtime.chunk import OriginIds
 from headrace.runtime.context import REMOTE, CallRollback, ProcessorCall
+from headrace.runtime.keyed_batches import KeyedBatchNode
 from headrace.runtime.multi_input import MultiInput, MultiInputNode
 from headrace.runtime.node import Node
 from headrace.runtime.node_context import NodeContext
@@ -53,7 +54,9 @@ def process_node(operator: Process, build: NodeContext) -> Node:
             f"headrace jobs reset {build.runtime.job}",
             operator=operator.name,
         )
-    return ProcessNode(operator.name, factory, turn, **named)
+    made = class_of(operator.factory)
+    is_batched = made is not None and issubclass(made, KeyedBatchProcessor)
+    return (KeyedBatchNode if is_batched else ProcessNode)(operator.name, factory, turn, **named)
 
 
 def _calling_node(

@@ -157,8 +157,8 @@ _ALLOWED: dict[pa.DataType, tuple[type, ...]] = {
 def deferred_gc() -> Iterator[None]:
     """Look for cyclic garbage when the batch is done.
 
-    Keys and partial results by the hundred thousand are no garbage, but Python looks through all of
-    them each time that a few hundred more were made: three quarters of the time.
+    Keys, partial results or messages by the thousand are no garbage, but Python looks through all
+    of them each time that a few hundred more were made: three quarters of the time.
     """
     was_on = gc.isenabled()
     gc.disable()

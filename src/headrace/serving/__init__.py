@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.serving.client import Client, Read
+    from headrace.serving.table import StaleError
 
-__all__ = ["Client", "Read"]
+__all__ = ["Client", "Read", "StaleError"]
 
 
 def __getattr__(name: str) -> Any:

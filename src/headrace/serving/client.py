@@ -1,14 +1,17 @@
 """``Client``: reads served tables, from one server or from several that share their keys.
 
-Each server says which key groups it has, so a client asks the one that has the key. The parts of a
-request go to their servers at the same time, and are put together in the order of the keys.
+Each server says which key groups it has, so a client asks one that has the key, and where that one
+does not answer another one that has it. The parts of a request go to their servers at the same
+time, and are put together in the order of the keys.
 """
 
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -53,11 +56,20 @@ class _Server:
     groups: tuple[int, int]
 
 
+@dataclass(frozen=True)
+class _Shard:
+    """The key groups that the same servers have; the first of them is asked."""
+
+    groups: frozenset[int]
+    servers: deque[_Server]
+
+
 class Client(Closeable):
     """Reads a table that ``headrace serve`` serves; from any thread.
 
     Args:
-        addresses: ``host:port`` of servers that together have all keys, or of one.
+        addresses: ``host:port`` of servers that together have all keys, or of one. Where several
+            have the same keys, each stands in for the others.
         table: its name.
         value: type of values, as for ``hr.store``; ``Any``: whatever MessagePack says.
         password: that the servers ask for.
@@ -67,8 +79,9 @@ class Client(Closeable):
         clock: for waiting.
 
     Raises:
-        InvalidInputError: no servers, an invalid address, or a wrong password.
-        UnavailableError: a server does not answer, or some key groups have no server.
+        InvalidInputError: no servers, an invalid address, a wrong password, or some key groups
+            have no server.
+        UnavailableError: servers do not answer, and no others have their keys.
 
     Example:
         >>> import headrace as hr
@@ -105,7 +118,7 @@ class Client(Closeable):
         self._pool: ThreadPoolExecutor | None = None
         if len(self._addresses) > 1:
             self._pool = ThreadPoolExecutor(len(self._addresses), "headrace-serving")
-        self._map: list[_Server] = []
+        self._shards: list[_Shard] = []
         try:
             self._patiently(self._learn)
         except BaseException:
@@ -165,34 +178,26 @@ class Client(Closeable):
         return self._patiently(partial(self._read, encoded, -1 if at_least is None else at_least))
 
     def _read(self, encoded: Sequence[bytes], at_least: int) -> Read:
-        asked: list[tuple[_Server, list[int]]] = []
-        if len(self._map) == 1:
-            asked = [(self._map[0], list(range(len(encoded))))]
+        asked: list[tuple[_Shard, Sequence[int]]] = []
+        if len(self._shards) == 1:
+            asked = [(self._shards[0], range(len(encoded)))] if encoded else []
         else:
-            by_server: dict[int, list[int]] = {}
-            for at, key in enumerate(encoded):
-                by_server.setdefault(self._place(key), []).append(at)
-            asked = [(self._map[server], own) for server, own in by_server.items()]
+            groups = [key_group(key, KEY_GROUPS) for key in encoded]
+            for shard in self._shards:
+                places = [at for at, group in enumerate(groups) if group in shard.groups]
+                asked += [(shard, places)] if places else []
         calls = [
             partial(self._ask, one, b"HR.READ", self.table, at_least, *(encoded[at] for at in own))
             for one, own in asked
-            if own
         ]
         values: list[Any] = [None] * len(encoded)
         versions, ages = [], [0]
-        for (_, own), (version, age_ms, raws) in zip(asked, self._all(calls), strict=False):
+        for (_, own), (version, age_ms, raws) in zip(asked, self._all(calls), strict=True):
             versions.append(version)
             ages.append(age_ms)
             for at, raw in zip(own, raws, strict=True):
                 values[at] = None if raw is None else self._decoded(raw)
         return Read(values, min(versions, default=-1), max(ages))
-
-    def _place(self, key: bytes) -> int:
-        group = key_group(key, KEY_GROUPS)
-        for at, server in enumerate(self._map):
-            if server.groups[0] <= group < server.groups[1]:
-                return at
-        raise UnavailableError(f"no server of table {self.table!r} has key group {group}")
 
     def range(
         self, low: Any = None, high: Any = None, *, limit: int | None = None
@@ -227,7 +232,7 @@ class Client(Closeable):
     ) -> Iterator[tuple[Any, Any]]:
         import heapq  # noqa: PLC0415 - only those who read ranges need it
 
-        parts = [self._rows_of(server, command, low, high) for server in self._map]
+        parts = [self._rows_of(shard, command, low, high) for shard in self._shards]
         merged = parts[0] if len(parts) == 1 else heapq.merge(*parts)
         for count, (key, value) in enumerate(merged):
             if limit is not None and count >= limit:
@@ -236,22 +241,28 @@ class Client(Closeable):
             yield found[0] if len(found) == 1 else found, self._decoded(value)
 
     def _rows_of(
-        self, server: _Server, command: str, low: bytes, high: bytes
+        self, shard: _Shard, command: str, low: bytes, high: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
         while True:
             ask = partial(
-                self._ask, server, command, self.table, low, high, "LIMIT", SCAN_ROWS, "RAW"
+                self._ask, shard, command, self.table, low, high, "LIMIT", SCAN_ROWS, "RAW"
             )
-            _, pairs, after = self._patiently(ask)
-            yield from zip(pairs[::2], pairs[1::2], strict=True)
+            _, _, pairs, after = self._patiently(ask)
+            for key, value in zip(pairs[::2], pairs[1::2], strict=True):
+                if len(shard.groups) == KEY_GROUPS or key_group(key, KEY_GROUPS) in shard.groups:
+                    yield key, value
             if after is None:
                 return
             low = after
 
     def version(self) -> int:
         """Return the version of the table; of several servers the lowest."""
-        calls = [partial(self._ask, one, "HR.VERSION", self.table) for one in self._map]
-        versions: list[int] = [one[0] for one in self._patiently(lambda: self._all(calls))]
+
+        def asked() -> list[Any]:
+            shards = self._shards
+            return self._all([partial(self._ask, one, "HR.VERSION", self.table) for one in shards])
+
+        versions: list[int] = [one[0] for one in self._patiently(asked)]
         return min(versions)
 
     def wait(self, version: int) -> int:
@@ -270,38 +281,54 @@ class Client(Closeable):
         return self._patiently(reached)
 
     def _learn(self) -> None:
-        """Ask each server which key groups it has."""
-        found = []
+        """Ask each server which key groups it has; those that do not answer have none."""
+        holders: list[list[_Server]] = [[] for _ in range(KEY_GROUPS)]
+        silent: UnavailableError | None = None
         for address, redis in self._connections.items():
-            told = self._asked(redis, address, "HR.TABLES")
-            own = next((one for one in map(_pairs, told) if one["table"] == self.table), None)
+            try:
+                tables = [_pairs(one) for one in self._asked(redis, address, "HR.TABLES")]
+            except UnavailableError as error:
+                silent = error
+                continue
+            own = next((one for one in tables if one["table"] == self.table), None)
             if own is None:
-                names = ", ".join(one["table"] for one in map(_pairs, told))
                 raise InvalidInputError(
-                    f"the server at {address} has no table {self.table!r}; it has {names}"
+                    f"the server at {address} has no table {self.table!r}; it has "
+                    f"{', '.join(one['table'] for one in tables)}"
                 )
             first, behind = own["groups"]
-            found.append(_Server(address, redis, (first, behind)))
-        found.sort(key=lambda server: server.groups)
-        at = 0
-        for server in found:
-            if server.groups[0] > at:
-                break
-            at = max(at, server.groups[1])
-        if at < KEY_GROUPS:
+            server = _Server(address, redis, (first, behind))
+            for group in range(first, behind):
+                holders[group].append(server)
+        if [] in holders:
+            if silent is not None:
+                raise silent
             raise InvalidInputError(
-                f"of table {self.table!r} no server has key group {at}; name the servers of all "
-                f"{KEY_GROUPS} key groups"
+                f"of table {self.table!r} no server has key group {holders.index([])}; name the "
+                f"servers of all {KEY_GROUPS} key groups"
             )
-        self._map = found
+        groups: dict[tuple[_Server, ...], list[int]] = {}
+        for group, have in enumerate(holders):
+            groups.setdefault(tuple(have), []).append(group)
+        self._shards = [_Shard(frozenset(own), deque(have)) for have, own in groups.items()]
 
     def _all(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         if self._pool is None or len(calls) < 2:
             return [call() for call in calls]
         return [one.result() for one in [self._pool.submit(call) for call in calls]]
 
-    def _ask(self, server: _Server, *words: Any) -> Any:
-        return self._asked(server.redis, server.address, *words)
+    def _ask(self, shard: _Shard, *words: Any) -> Any:
+        """Ask the servers of a shard, one after the other, until one can answer."""
+        for left in range(len(shard.servers) - 1, -1, -1):
+            server = shard.servers[0]
+            try:
+                return self._asked(server.redis, server.address, *words)
+            except UnavailableError:
+                if not left:
+                    raise
+                if shard.servers[0] is server:  # not if another thread was quicker
+                    shard.servers.rotate(-1)
+        raise AssertionError("a shard has a server")
 
     def _asked(self, redis: Any, address: str, *words: Any) -> Any:
         errors = self._redis.exceptions
@@ -335,13 +362,12 @@ class Client(Closeable):
         while True:
             try:
                 return action()
-            except MovedError:
+            except (MovedError, UnavailableError) as error:
                 if deadline.expired:
                     raise
-                self._learn()
-            except UnavailableError:
-                if deadline.expired:
-                    raise
+                if not isinstance(error, (LoadingError, StaleError)):
+                    with suppress(UnavailableError):  # they may have come, or have other keys
+                        self._learn()
             self._clock.sleep(min(pause_s, deadline.remaining()))
             pause_s = min(2 * pause_s, 0.2)
 

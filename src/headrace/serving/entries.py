@@ -6,17 +6,18 @@ RocksDB of the state layer, as the stores of a task are; it ends with its server
 
 from __future__ import annotations
 
-import re
 import shutil
+import sys
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from operator import itemgetter
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -41,17 +42,12 @@ STEPS = 16
 HUGE_ROWS = 50_000
 """From so many entries on, finding the page of one takes as long as reading it."""
 
-_HUGE_BYTES, _HUGEPAGE, _COLLAPSE = 2 << 20, 14, 25  # of Linux
-_FULL = 0.75
+SAMPLED = 64
+"""One of so many values says which pages have them."""
+
+HUGE_BYTES, COLLAPSE = 2 << 20, 25  # of Linux
 
 _STORE = "entries"
-_REGION = re.compile(
-    r"^([0-9a-f]+-[0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?\nSize: +(\d+) kB\n(?:(?!Rss).*\n)*"
-    r"Rss: +(\d+) kB$",
-    re.MULTILINE,
-)
-"""Of /proc/self/smaps: memory of no file, its size and what of it is there."""
-
 _BYTES = pa.large_binary()
 _key = pa.LargeBinaryScalar.as_py
 _STORED = pa.schema([("key", _BYTES), ("value", _BYTES)])
@@ -114,7 +110,7 @@ class MemoryEntries(Entries):
     def loaded(self) -> None:
         """Make reads of many entries quicker."""
         if len(self._replies) >= HUGE_ROWS:
-            use_huge_pages()
+            use_huge_pages(self._replies)
 
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete."""
@@ -337,23 +333,20 @@ def _columns(rows: pl.DataFrame, step: int) -> Iterator[Columns]:
         yield keys.combine_chunks(), found.column(1).combine_chunks()
 
 
-def use_huge_pages() -> None:
-    """Have Linux keep what this process has in memory in pages of 2 MiB; elsewhere do nothing.
+def use_huge_pages(held: dict[bytes, bytes]) -> None:
+    """Have Linux bring a large dict with its entries into pages of 2 MiB; elsewhere do nothing.
 
-    Regions that are mostly empty stay as they are, so memory hardly grows. Other threads run
-    meanwhile.
+    The ``id`` of a value is its address. Keys are beside the values, and the table of the dict is
+    in a gap between them. Other threads run meanwhile.
     """
+    if sys.platform != "linux":
+        return
     import ctypes  # noqa: PLC0415 - only large tables need it
 
-    advise = getattr(ctypes.CDLL(None), "madvise", None)
-    smaps = Path("/proc/self/smaps")
-    if advise is None or not smaps.exists():
-        return
-    for address, size, resident in _REGION.findall(smaps.read_text()):
-        if int(resident) < _FULL * int(size):
-            continue
-        low, high = (int(one, 16) for one in address.split("-"))
-        low = -(-low // _HUGE_BYTES) * _HUGE_BYTES
-        length = ctypes.c_size_t(high // _HUGE_BYTES * _HUGE_BYTES - low)
-        if high - low >= _HUGE_BYTES and not advise(ctypes.c_void_p(low), length, _HUGEPAGE):
-            advise(ctypes.c_void_p(low), length, _COLLAPSE)
+    some = islice(held.values(), 0, None, SAMPLED)
+    pages = np.unique(np.fromiter(map(id, some), np.int64) // HUGE_BYTES)
+    advise = ctypes.CDLL(None).madvise
+    for part in np.split(pages, np.flatnonzero(np.diff(pages) > len(pages)) + 1):
+        for page in range(int(part[0]), int(part[-1]) + 1):
+            # Refused, without harm, where a page has other memory, or none.
+            advise(ctypes.c_void_p(page * HUGE_BYTES), ctypes.c_size_t(HUGE_BYTES), COLLAPSE)

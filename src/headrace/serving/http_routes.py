@@ -12,12 +12,15 @@ from typing import Annotated, Any
 import msgspec
 import pyarrow as pa
 from fastapi import FastAPI, Header, Query, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.control.http_api import new_app
+from headrace.control.http_api import Problem, new_app
 from headrace.coordinator.inspection.row_filters import json_ready, typed_key
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_key
+from headrace.serving.resp import RequestLimits
 from headrace.serving.table import ServedTable, Tables, TableVersion
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -74,14 +77,45 @@ class RowsAsk(BaseModel):
 _Accept = Annotated[str, Header(description=f"{ARROW}, or JSON")]
 
 
-def make_app(tables: Tables, token: str) -> FastAPI:
+class _BodyLimit:
+    """Lets no body through that has more bytes than a request may have."""
+
+    def __init__(self, app: ASGIApp, most: int) -> None:
+        self._app, self._most = app, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        length = dict(scope.get("headers", ())).get(b"content-length", b"0")
+        if int(length) > self._most:  # the server has seen that it is a number
+            problem = Problem(
+                code="HR100",
+                message=f"the request has {int(length):,} bytes, expected {self._most:,} at most",
+                next="ask for fewer keys at once, or raise --max-request",
+            )
+            await JSONResponse(problem.model_dump(), 413)(scope, receive, send)
+            return
+        left = self._most
+
+        async def counted() -> Message:
+            nonlocal left
+            message = await receive()
+            left -= len(message.get("body", b""))
+            if left < 0:  # its length was not said
+                raise InvalidInputError(f"the request has more than {self._most:,} bytes")
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def make_app(tables: Tables, token: str, limits: RequestLimits) -> FastAPI:
     """Return an API over tables.
 
     Args:
         tables: that are served.
         token: what requests have to bring.
+        limits: of one request.
     """
     app = new_app("Tables that headrace serve serves.", token)
+    app.add_middleware(_BodyLimit, most=limits.request_bytes)
 
     @app.get("/v1/tables")
     def described() -> list[TableAnswer]:

@@ -6,6 +6,7 @@ Redis replica does. Commands of Headrace's own begin with ``HR.``.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -334,7 +335,8 @@ class RedisSession:
         version, rows, after = table.scan(low, high, most)
         pairs = array([bulk(one) for row in rows for one in row])
         more = self._null if after is None else bulk(after)
-        return array([integer(version.number), pairs, more])
+        stale = integer(table.staleness_ms)
+        return array([integer(version.number), stale, pairs, more])
 
     # Versions.
 
@@ -369,7 +371,8 @@ class RedisSession:
         wanted = self._facts.password.encode()
         if not wanted:
             raise _RefusedError(
-                "ERR AUTH <password> called without any password configured for the default user"
+                "ERR AUTH <password> called without any password configured for the default "
+                "user. Are you sure your configuration is correct?"
             )
         if not secrets.compare_digest(password, wanted) or user != b"default":
             self._facts.refused += 1
@@ -437,13 +440,17 @@ class RedisSession:
     def _command(self, words: list[bytes]) -> bytes:
         match words[0].upper() if words else b"":
             case b"":
-                return array(map(_described, _COMMANDS))
+                return array([_described(name, self._protocol) for name in _COMMANDS])
             case b"COUNT":
                 return integer(len(_COMMANDS))
             case b"INFO":
                 named = [one.upper() for one in words[1:]] or list(_COMMANDS)
-                known = [_described(one) if one in _COMMANDS else self._null for one in named]
-                return array(known)
+                return array(
+                    [
+                        _described(one, self._protocol) if one in _COMMANDS else self._null
+                        for one in named
+                    ]
+                )
             case b"LIST":
                 return reply([name.decode().lower() for name in _COMMANDS], self._protocol)
             case b"DOCS":
@@ -467,6 +474,7 @@ class RedisSession:
                 ("redis_version", VERSION),
                 ("redis_mode", "standalone"),
                 ("server_name", "headrace"),
+                ("process_id", os.getpid()),
                 ("tcp_port", facts.port),
                 ("uptime_in_seconds", up_s),
             ],
@@ -585,11 +593,12 @@ def _integer(word: bytes, refusal: str = "ERR value is not an integer or out of 
     raise _RefusedError(refusal)
 
 
-def _described(name: bytes) -> bytes:
+def _described(name: bytes, protocol: int) -> bytes:
     """Return what COMMAND says: name, arity, flags, and where the keys are."""
     least, most, _, (first, last, step) = _COMMANDS[name]
     arity = least + 1 if least == most else -(least + 1)
     flags = array([b"+readonly\r\n", b"+fast\r\n"] if first else [b"+fast\r\n"])
+    flags = flags if protocol == 2 else b"~" + flags[1:]  # a set
     places = [integer(first), integer(last), integer(step)]
     nothing = array(())
     return array(

@@ -329,13 +329,14 @@ class TableServer:
 
         assert self._http is not None
         assert self.place is not None
-        app = make_app(self.tables, self.place.token)
+        app = make_app(self.tables, self.place.token, self._options.requests)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=HTTP_END_S,
+            limit_concurrency=self._options.clients.clients + 1,  # this one is not served
         )
         server = _HttpServer(uvicorn.Server(config), self._http)
         server.start()

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DataType, DateType, StructField, StructType
@@ -64,6 +65,9 @@ from headrace.spark.source_options import (
     open_requests,
 )
 from headrace.spark.versions import arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from headrace.spark.grouped_state import GroupedState
 
 
 def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceError]:
@@ -286,10 +290,38 @@ POLL_S = 0.05
 _running: dict[str, _Running] = {}
 
 
-@renamed_arguments(lateness="out_of_orderness")
-def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
+@overload
+def stateful(
+    df: GroupedData,
+    *,
+    name: str | None = ...,
+    home: str | os.PathLike[str] | None = ...,
+    settings: Sequence[str] = ...,
+) -> GroupedState: ...
+
+
+@overload
+def stateful(
     df: DataFrame,
     key: str | Sequence[str],
+    process: Callable[[], Any] | None = ...,
+    *,
+    aggregate: Mapping[str, Any] | None = ...,
+    window: Window | None = ...,
+    stores: Any = ...,
+    returns: Any = ...,
+    time: str | None = ...,
+    out_of_orderness: Duration = ...,
+    name: str | None = ...,
+    home: str | os.PathLike[str] | None = ...,
+    settings: Sequence[str] = ...,
+) -> DataFrame: ...
+
+
+@renamed_arguments(lateness="out_of_orderness")
+def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
+    df: DataFrame | GroupedData,
+    key: str | Sequence[str] = (),
     process: Callable[[], Any] | None = None,
     *,
     aggregate: Mapping[str, Any] | None = None,
@@ -301,10 +333,14 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
     name: str | None = None,
     home: str | os.PathLike[str] | None = None,
     settings: Sequence[str] = (),
-) -> DataFrame:
+) -> DataFrame | GroupedState:
     """Run your class, or aggregates, over the rows of each key of a DataFrame.
 
-    Replaces ``applyInPandasWithState`` and ``transformWithState``. For a batch DataFrame, nothing
+    Given ``df.groupBy(...)``, it returns an object with Spark's own ``applyInPandasWithState``,
+    ``transformWithState`` and ``transformWithStateInPandas``, which run functions and processors
+    written for these; ``name``, ``home`` and ``settings`` are the only other arguments.
+
+    For a batch DataFrame, nothing
     runs until the first action on the result; then a bounded job runs to its end, and later actions
     read the same rows. For a streaming DataFrame, it starts a job in this process, and returns a
     streaming DataFrame of its results, for your ``writeStream``. The job runs until ``stop(name)``
@@ -312,7 +348,7 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
     it was.
 
     Args:
-        df: batch or streaming.
+        df: batch or streaming; or one that is grouped by columns.
         key: columns of the key.
         process: a class as for ``Stream.process``, or a function that returns an instance.
         aggregate: aggregates by column name, instead of ``process``; emitted at the end of a batch
@@ -329,11 +365,20 @@ def stateful(  # noqa: PLR0913 - each is a knob of its own, by name
 
     Raises:
         InvalidInputError: neither or both of ``process`` and ``aggregate``, or arguments of the
-            other; no key; no name; an invalid job.
+            other; no key; no name; an invalid job; a group by something that is no column.
         HeadraceError: what the job of a streaming DataFrame failed with. Of a batch DataFrame the
             action fails, with ``RunFailedError`` (HR215) in Spark's error.
     """
     run = partial(_over, name=name, home=home, settings=settings)
+    if isinstance(df, GroupedData):
+        if (key, process, aggregate, window, returns, time) != ((), None, None, None, None, None):
+            raise InvalidInputError(
+                "stateful of a grouped DataFrame takes name=, home= and settings= alone; call "
+                "applyInPandasWithState or transformWithState of what it returns"
+            )
+        loaded = import_module("headrace.spark.grouped_state")  # and with it pandas
+        found: GroupedState = loaded.GroupedState.of(df, run)
+        return found
     if (process is None) == (aggregate is None):
         raise InvalidInputError("stateful takes one of process= and aggregate=; give the other up")
     if process is not None and window is not None:

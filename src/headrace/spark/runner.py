@@ -219,6 +219,9 @@ def _words(found: dict[str, float], slots: dict[int, str], alive: Sequence[Execu
 MOST_NAMES = 6
 """Of operators in the description of a Spark job, and of tasks in that of a slot."""
 
+CANCELLED = "SPARK_JOB_CANCELLED"
+"""Spark's name for a job that somebody has cancelled, by its number, group or tag."""
+
 NO_ORDERS = f"{0:012d}-{0:08d}-00"
 MOST_SLOTS = 1000
 """Of one part; numbers of slots are apart, for by them Spark finds a process again."""
@@ -481,6 +484,11 @@ class SparkRunner:
                 self._rdd.leave_metrics()
                 self._without_metrics(java_cause(error))
                 return self._run(prefix, slots)
+            if CANCELLED in str(error):
+                raise UnavailableError(
+                    f"Spark's job group {self._group!r} was cancelled, so nothing of its epoch "
+                    "counts, and the job has stopped; start it again to continue before the epoch"
+                ) from error
             raise UnavailableError(
                 f"Spark could not run slots {slots}: {first_line(error)}; "
                 "Spark's log file has the details"

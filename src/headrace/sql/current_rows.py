@@ -79,6 +79,9 @@ Root = tuple[Path, JobState]
 Values = Mapping[str, tuple[Any, ...]]
 """By column, the values of the rows that are wanted; others may be read, too."""
 
+_SMALL = 10_000
+"""A table of so many rows is read whole: it takes as long as one key, and serves the next query."""
+
 _MAX_KEYS = 64
 """So many keys are looked up one by one; of more the table is read."""
 
@@ -118,13 +121,7 @@ class CurrentRows:
             if held is None or held.digest != root[1].digest or held.plan is not plan:
                 readers = {} if held is None else held.readers
                 held = self._held = _Committed(plan, root, self._files, readers)
-            found = held.rows(held.operators[operator].inputs[0], values)
-        if found is None:
-            return None
-        rows = pa.Table.from_batches([found.batch])
-        if held.is_of_tables(operator):  # a row that fits no more is sent as one that is deleted
-            rows = rows.filter(pc.invert(rows.column(IS_DELETED)))
-        return rows
+            return held.sent(operator, values)
 
 
 class _Collector(Node):
@@ -150,9 +147,24 @@ class _Committed:
         named = set(self._state.files())
         self.readers = {name: reader for name, reader in readers.items() if name in named}
         self._tables: dict[str, MergedTable] = {}
+        self._sent: dict[str, pa.Table | None] = {}
+        self._is_small = True
         self._stages = {o.name: stage for stage in plan.stages for o in stage.operators}
         self.operators: dict[str, Operator] = {o.name: o for o in plan.graph.operators}
         self.operators |= {o.name: o for stage in plan.stages for o in stage.operators}
+
+    def sent(self, name: str, values: Values) -> pa.Table | None:
+        """Return the rows that an operator would send; those of few are made once for all keys."""
+        if name in self._sent:
+            return self._sent[name]
+        self._is_small = True
+        found = self.rows(self.operators[name].inputs[0], values)
+        rows = None if found is None else pa.Table.from_batches([found.batch])
+        if rows is not None and self.is_of_tables(name):
+            rows = rows.filter(pc.invert(rows.column(IS_DELETED)))  # those that fit no more
+        if self._is_small:
+            self._sent[name] = rows
+        return rows
 
     def rows(self, name: str, values: Values) -> Chunk | None:
         """Return the rows that leave an operator; ``None``: nothing is held back before it."""
@@ -374,8 +386,11 @@ class _Committed:
             self._tables[store.name] = MergedTable(
                 store.name, sources, self._state.time_ms, store.ttl_ms, self._state.watermarks
             )
-        for part in _slices(keys, values, by_moment=by_moment):
-            yield from self._tables[store.name].batches(part)
+        table = self._tables[store.name]
+        is_small = table.rows <= _SMALL
+        self._is_small &= is_small
+        for part in _slices(keys, {} if is_small else values, by_moment=by_moment):
+            yield from table.batches(part)
 
 
 def _no_rows(schema: pa.Schema) -> Chunk:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from headrace import extras
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.queries.duck import locked_duckdb, refusal, watchdog
 from headrace.queries.text import Place, SqlText, near, place_of
+from headrace.sql.lookups import Lookup, lookup_of
 from headrace.sql.past_rows import MOMENT, TRIES, Wanted
 from headrace.sql.query_tables import IS_OPEN, OFFSET, AppTables, Snapshot, Windows
 from headrace.sql.statements import WINDOW, parse_query
@@ -57,13 +59,19 @@ class Reading:
 class Query:
     """A query that was checked against the tables of an app.
 
-    ``sql`` is DuckDB's, with a name of its own for each time that a table is read.
+    ``tree`` has a name of its own for each time that a table is read. ``lookup`` is the query
+    where it needs no DuckDB.
     """
 
     source: SqlText
     tree: exp.Query
-    sql: str
     readings: tuple[Reading, ...]
+    lookup: Lookup | None = None
+
+    @cached_property
+    def sql(self) -> str:
+        """As DuckDB writes it."""
+        return self.tree.sql("duckdb")
 
     def by_offset(self) -> Query:
         """Return it with the offset of the row that each row of the answer is made of.
@@ -82,7 +90,7 @@ class Query:
                 Place(0, len(self.source.text)),
             )
         tree = tree.select(f'"{OFFSET}" AS "{_ID}"', dialect="duckdb")
-        return replace(self, tree=tree, sql=tree.sql("duckdb"))
+        return Query(self.source, tree, self.readings)
 
 
 _ID = "__id"
@@ -131,7 +139,12 @@ def parse(text: str, tables: AppTables, windows: Windows) -> Query:
         table.set("this", exp.to_identifier(alias, quoted=True))
         table.set("db", None)
         table.set("catalog", None)
-    return Query(source, tree, tree.sql("duckdb"), tuple(readings))
+    lookup = None
+    if len(readings) == 1 and not inner:
+        columns = tables.schema(readings[0].table)
+        columns = columns if windows == "past" else columns.append(pa.field(IS_OPEN, pa.bool_()))
+        lookup = lookup_of(tree, columns)
+    return Query(source, tree, tuple(readings), lookup)
 
 
 def _named(source: SqlText, table: exp.Table, tables: AppTables) -> str:
@@ -413,6 +426,9 @@ class QueryEngine:
         """
         limits = self.limits
         most = limits.rows if most is None else most
+        if query.lookup is not None:
+            [table] = rows.values()
+            return _few(query.lookup.rows(table), most)
         session, is_done = self._session(rows), False
         try:
             with watchdog().limit(limits.seconds, session.cursor.interrupt):
@@ -434,12 +450,7 @@ class QueryEngine:
             raise refusal(query.source, names - {OFFSET}, error) from error
         finally:
             self._leave(session, is_done=is_done)
-        if size > most:
-            raise InvalidInputError(
-                f"the answer has more than {most:,} rows; add LIMIT or conditions, or ask "
-                "for more with limit"
-            )
-        table = pa.Table.from_batches(batches, found.schema)
+        table = _few(pa.Table.from_batches(batches, found.schema), most)
         names = table.column_names
         return pa.table([_whole(table.column(at)) for at in range(len(names))], names)
 
@@ -505,12 +516,26 @@ class _Session:
             one.table = self.columns[name].empty_table()
 
 
+def _few(rows: pa.Table, most: int) -> pa.Table:
+    if rows.num_rows > most:
+        raise InvalidInputError(
+            f"the answer has more than {most:,} rows; add LIMIT or conditions, or ask for more "
+            "with limit"
+        )
+    return rows
+
+
 def _marked(rows: pa.Table, *, is_open: bool) -> pa.Table:
     return rows.append_column(IS_OPEN, pa.repeat(pa.scalar(is_open), rows.num_rows))
 
 
 def _whole(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return sums of integers, which have 128 bits in DuckDB, as integers where they fit."""
+    """Return sums of integers, which have 128 bits in DuckDB, as integers where they fit.
+
+    Moments have ``UTC`` as everywhere, for which DuckDB has another name.
+    """
+    if pa.types.is_timestamp(column.type) and column.type.tz is not None:
+        return column.cast(pa.timestamp(column.type.unit, "UTC"))
     if not pa.types.is_decimal(column.type) or column.type.scale:
         return column
     try:

@@ -24,7 +24,7 @@ from headrace.explore.service import ExploreService
 from headrace.files import Files
 from headrace.ui.access import COOKIE, SIGN_IN, Access, Door, Seer, TooLargeError, problem
 from headrace.ui.assets import Assets
-from headrace.ui.live import LiveHub
+from headrace.ui.live import LiveHub, unseen
 from headrace.ui.saved import Dashboard, SavedItems, SavedView
 
 STATIC = Path(__file__).parent / "static"
@@ -47,7 +47,7 @@ class Unseen(HTTPException):
     """A stream that is not there, or that one may not see: which of them is not said."""
 
     def __init__(self, stream: str) -> None:
-        super().__init__(404, f"no stream {stream!r} that you may see is kept to explore")
+        super().__init__(404, unseen(stream))
 
 
 def make_app(service: ExploreService, access: Access, clock: Clock) -> FastAPI:
@@ -222,11 +222,10 @@ def add_query_routes(app: FastAPI, service: ExploreService, access: Access) -> N
         if not 1 <= len(given) <= MOST_LIVE:
             raise InvalidInputError(f"q is a query; give 1 to {MOST_LIVE} of them")
         wanted = [read_query(one) for one in given]
-        for one in wanted:
-            visible(request, one.stream)
+        seer = seer_of(request, access)
         hub: LiveHub = app.state.hub
         hub.check_room()
-        events = hub.watch(wanted, request.is_disconnected)
+        events = hub.watch(wanted, seer.sees, request.is_disconnected)
         headers = {"x-accel-buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 

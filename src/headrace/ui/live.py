@@ -36,6 +36,16 @@ def event(name: str, data: bytes) -> bytes:
     return b"event: " + name.encode() + b"\ndata: " + data + b"\n\n"
 
 
+def unseen(stream: str) -> str:
+    """Say that a stream is not there, or may not be seen: which of them is not said."""
+    return f"no stream {stream!r} that you may see is kept to explore"
+
+
+def _problem(code: str, message: str, status: int = 400) -> bytes:
+    found = {"status": status, "error": {"code": code, "message": message}}
+    return event("problem", msgspec.json.encode(found))
+
+
 def numbered(data: bytes, at: int) -> bytes:
     """Return an event whose data says of which query it is."""
     head, _, rest = data.partition(b"\ndata: {")
@@ -130,8 +140,9 @@ class Channel:
         try:
             return event("result", self._service.answer(self._query).encoded())
         except HeadraceError as error:
-            found = {"error": {"code": error.code, "message": error.message}}
-            return event("problem", msgspec.json.encode(found))
+            if self._query.stream not in self._service.tailer.names():
+                return _problem("", unseen(self._query.stream), 404)
+            return _problem(error.code, error.message)
 
 
 class LiveHub:
@@ -153,41 +164,46 @@ class LiveHub:
         self.runs += 1
 
     async def watch(
-        self, queries: Sequence[Query], is_gone: Callable[[], Any]
+        self, queries: Sequence[Query], sees: Callable[[str], bool], is_gone: Callable[[], Any]
     ) -> AsyncIterator[bytes]:
         """Yield the events of queries until the client is gone; ``q`` in each says of which one.
 
         A browser opens few connections to a server, so all charts of a dashboard share one.
 
         Args:
-            queries: each checked by itself.
+            queries: each checked by itself. One of a stream that is not there yet is answered
+                once the stream is.
+            sees: says which streams may be seen.
             is_gone: says, awaited, whether the client is gone.
 
         Raises:
             UnavailableError: there are too many charts, or too many who watch.
         """
         bell = asyncio.Event()
-        joined: list[tuple[bytes, Channel, _Watcher]] = []
+        joined: list[tuple[int, bytes, Channel, _Watcher]] = []
         try:
-            for query in queries:
+            for at, query in enumerate(queries):
+                if not sees(query.stream):
+                    yield numbered(_problem("", unseen(query.stream), 404), at)
+                    continue
                 key = canonical(query)
                 channel = self._channel(key, query)
-                joined.append((key, channel, channel.join(bell)))
+                joined.append((at, key, channel, channel.join(bell)))
             silent = 0.0
             while not self.is_over and not await is_gone():
                 with suppress(TimeoutError):
                     await asyncio.wait_for(bell.wait(), 1.0)
                 bell.clear()
-                taken = [watcher.take() for _, _, watcher in joined]
-                for at, data in enumerate(taken):
-                    if data is not None:
+                silent += 1.0
+                for at, _, _, watcher in joined:
+                    if (data := watcher.take()) is not None:
+                        silent = 0.0
                         yield numbered(data, at)
-                silent = silent + 1.0 if all(one is None for one in taken) else 0.0
                 if silent >= HEARTBEAT_S:
                     silent = 0.0
                     yield HEARTBEAT
         finally:
-            for key, channel, watcher in joined:
+            for _, key, channel, watcher in joined:
                 if channel.leave(watcher) and self._channels.get(key) is channel:
                     del self._channels[key]
 

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import sys
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.support.cli import done, headrace, refused
+from tests.support.limits import limit
 from tests.support.processes import Started, is_alive, kill, until
 
 from headrace.bus import FileBus, Stream, StreamSpec
@@ -119,6 +120,21 @@ def test_a_span_ends_after_bytes(home: Path) -> None:
     pipe("--every-bytes", 25, *ONCE, "--", *TEE)
 
     assert seen()[:5] == [0, 1, ["checkpoint", 2], 2, 3]  # 21 bytes each
+
+
+def test_a_span_of_each_format_ends_after_bytes(home: Path) -> None:
+    pipe("--format", "raw", "--every-bytes", 7, *ONCE, "--", *TEE)
+    told = pipe(
+        *("--name", "other", "--format", "arrow", "--every-bytes", 60, *ONCE),
+        *("--", sys.executable, "-c", ARROW),
+    )
+
+    lines = Path("seen").read_text().splitlines()
+    spans = [[*group] for is_row, group in groupby(lines, lambda line: line[0] == "u") if is_row]
+    assert spans[:2] == [["u0", "u1", "u2"], ["u3", "u4", "u5"]]  # 3 bytes each
+    batches = [json.loads(line) for line in told.splitlines() if line.startswith("[")]
+    assert len(batches) > 1
+    assert [number for batch in batches for number in batch] == [*range(10)]
 
 
 def test_a_pipe_continues_at_its_checkpoint(home: Path) -> None:
@@ -270,6 +286,18 @@ def test_nonsense_on_stdout_is_a_failure(home: Path, body: str, problem: str) ->
     assert in_stream(home, "copy") == []
 
 
+def test_a_client_that_prints_without_end_is_stopped(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, pipe_output_bytes=1_000_000)
+    endless = loop("case $line in *:6,*) exec yes '{\"id\":1}';; esac")
+    told = pipe("--output", "copy", "--restarts", 0, *ONCE, "--", *endless, code=1)
+
+    assert "client printed more than 1,000,000 bytes in one span" in told
+    assert "it is at offset 6 of partition 0" in told
+    assert in_stream(home, "copy") == []
+
+
 POISON = loop('echo "$line" >>seen; case $line in *:6,*) exit 3;; esac')
 
 
@@ -291,6 +319,25 @@ def test_a_record_that_kills_clients_is_set_aside(home: Path) -> None:
     done("dlq", "redrive", "orders.pipe")
     assert in_stream(home, "orders")[-1] == 6
     assert at(home) == [10]
+
+
+def test_a_record_that_was_set_aside_keeps_its_bytes(home: Path) -> None:
+    bad = b"\x00\xff{}\n'\"\\ \xf0\x9f"
+    schema = pa.schema([("n", pa.int64()), ("data", pa.binary())])
+    with opened(home) as bus:
+        bus.create(StreamSpec("blobs", 1, schema))
+        rows = [{"n": 0, "data": b"ok"}, {"n": 1, "data": bad}, {"n": 2, "data": None}]
+        bus.stream("blobs").append(0, pa.RecordBatch.from_pylist(rows, schema))
+    fails = loop("case $line in *:1,*) kill -9 $$;; esac")
+    words = ("--restarts", 0, "--on-poison", "dead-letter", *ONCE, "--", *fails)
+    assert headrace("pipe", "--stream", "blobs", *words).code == 0
+    [letter] = done("dlq", "show", "blobs.pipe", "--json").splitlines()
+    done("dlq", "redrive", "blobs.pipe")
+
+    told = json.loads(letter)
+    assert (told["offset"], told["code"]) == (1, "HR118")
+    assert told["message"] == "client was killed by signal 9"
+    assert in_stream(home, "blobs", "data") == [b"ok", bad, None, bad]
 
 
 def test_a_letter_is_once_though_the_pipe_dies_behind_it(home: Path) -> None:
@@ -328,6 +375,33 @@ def test_a_client_that_fails_without_records_is_not_blamed_on_one(home: Path) ->
 
     assert "client exited with 7, also without any record, 2 times in a row" in told
     assert "no such table\n" in told
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "reason"),
+    [
+        ("exit 3", 3, "client exited with 3"),
+        ("kill -9 $$", 137, "client was killed by signal 9"),
+        ("kill -TERM $$", 143, "client was killed by signal 15"),
+        ("exec ./nothing", 127, "client exited with 127"),
+    ],
+)
+def test_the_code_is_that_of_the_client(home: Path, script: str, code: int, reason: str) -> None:
+    assert reason in pipe("--restarts", 0, *ONCE, "--", *shell(script), code=code)
+    assert at(home) == [0]
+
+
+def test_the_log_has_what_clients_say_and_keeps_the_newest(home: Path) -> None:
+    says = loop("head -c 1500000 /dev/zero | tr '\\0' e >&2; echo $line >&2")
+    told = pipe(*ONCE, "--", *says)
+
+    logs = home / "logs"
+    newest, former = logs / "pipe-orders.log", logs / "pipe-orders.log.1"
+    assert "partition 0: " in newest.read_text()
+    assert '{"id":9,"user":"u9"}\n' in newest.read_text()
+    assert '{"id":9,"user":"u9"}\n' in told
+    assert max(newest.stat().st_size, former.stat().st_size) < 7_000_000
+    assert newest.stat().st_mode & 0o077 == 0
 
 
 def test_the_first_ctrl_c_ends_with_a_checkpoint(home: Path) -> None:

@@ -189,6 +189,10 @@ def test_columns_that_a_message_cannot_have_are_told_in_the_plan(column: str, te
     [
         ({"key": "a"}, "needs stream= or file=; found neither"),
         ({"key": "a", "stream": "s", "file": "f.csv"}, "found both"),
+        (
+            {"key": "a", "stream": "kafka://me:secret@h:1/s"},
+            r"found the address kafka://[^s]*@?h:1/s",
+        ),
         ({"key": [], "stream": "s"}, "key= takes names of columns"),
         ({"key": ["a", "a"], "stream": "s"}, "key= takes names of columns, each once"),
     ],

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+import redis
 from tests.support.faults import refuse_loading_once
 from tests.support.homes import Home
 from tests.support.processes import until
+from tests.support.servers import encode_key
 from tests.support.serving import Served
 
 import headrace as hr
 from headrace.errors import InvalidInputError
-from headrace.serving import Client
+from headrace.serving import Client, StaleError
 from headrace.testing import TestDriver
 
 CLICKS = {"user": pa.string(), "n": pa.int64()}
@@ -103,6 +110,25 @@ def test_state_of_a_job_is_served_epoch_by_epoch_whatever_dies(driver: TestDrive
         assert table.problem == ""
 
 
+def test_who_knows_an_epoch_reads_what_it_committed(driver: TestDriver) -> None:
+    driver.feed("clicks", rows(("ann", 1)))
+    driver.run()
+    with (
+        Served(driver.settings, driver.bus, ("job", "clicks:counts")) as served,
+        Client(served.address, "counts", int) as client,
+        Client(served.address, "counts", int, patience="100ms") as impatient,
+    ):
+        for turn in range(2, 12):
+            driver.feed("clicks", rows(("ann", 1)))
+            driver.run()  # the driver's epoch is known before it is served
+            read = client.read(["ann", "bob"], at_least=driver.state.epoch)
+            assert read.values == [turn, None]
+            assert read.version == driver.state.epoch
+            assert 0 <= read.staleness_ms < 60_000
+        with pytest.raises(StaleError, match=f"asked for {driver.state.epoch + 1}"):
+            impatient.get("ann", at_least=driver.state.epoch + 1)
+
+
 def test_a_key_that_is_under_several_keys_of_messages_is_refused(tmp_path: Path) -> None:
     with TestDriver(owning, home=tmp_path / "home", memory_bus=False) as driver:
         driver.create("clicks", CLICKS)
@@ -127,6 +153,40 @@ def test_totals_are_served_as_columns(tmp_path: Path) -> None:
             driver.run()
             served.reach("sums", driver.state.epoch)
             assert shown(served.table("sums"))["b"] == {"n": 9, "most": 7}
+
+
+class Visiting:
+    def process(self, message: Any, context: hr.Context) -> None:
+        for name in ("recent", "today"):
+            context.store(name).put(message.user, message.n)
+
+
+@hr.job("visits")
+def visits(g: hr.Graph) -> None:
+    stores = [hr.store("recent", int, ttl=timedelta(days=9000)), hr.store("today", int, ttl="1d")]
+    g.input("clicks").partition_by("user").process(Visiting, stores)
+
+
+def test_entries_are_served_as_long_as_they_live(tmp_path: Path) -> None:
+    """The job's clock is in 2023: what lived a day then is gone, what lives 25 years is there."""
+    with TestDriver(visits, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(("ann", 1), ("bob", 2)))
+        driver.run()
+        sources = (("job", "visits:recent"), ("job", "visits:today"))
+        with (
+            Served(driver.settings, driver.bus, *sources) as served,
+            Client(served.address, "recent", int) as recent,
+            Client(served.address, "today", int) as today,
+            redis.Redis(port=served.port) as client,
+        ):
+            assert recent.get_many(["ann", "bob", "eve"]) == [1, 2, None]
+            assert [*recent.range()] == [("ann", 1), ("bob", 2)]
+            assert 0 < client.ttl("recent:ann") < 9000 * 86_400 < client.pttl("recent:ann")
+            assert today.get_many(["ann", "bob"]) == [None, None]
+            assert [*today.range()] == []
+            assert client.ttl("today:ann") == client.ttl("recent:eve") == -2
+            assert client.exists("today:ann", "recent:ann") == 1
 
 
 @pytest.fixture
@@ -189,6 +249,54 @@ def test_several_servers_share_the_keys_and_a_client_knows_which_has_which(home:
             assert len(list(client.range())) == 300
         with pytest.raises(InvalidInputError, match="no server has key group 100"):
             Client([one.address, three.address], "users")
+        for n in range(6):  # a key is refused where it is not, never absent
+            found = sorted(str(answer(served.port, n)) for served in (one, two, three))
+            assert found == ["HRMOVED", "HRMOVED", f"n{n}"]
+
+
+def answer(port: int, key: int) -> object:
+    """Return what a server says of a key: its value, or the word that its error begins with."""
+    with redis.Redis(port=port) as client:
+        try:
+            [raw] = client.execute_command("HR.READ", "users", -1, encode_key((key,)))[2]
+        except redis.exceptions.ResponseError as refused:
+            return str(refused).split()[0]
+        return raw and msgspec.msgpack.decode(raw)
+
+
+def test_keys_that_several_servers_have_come_once(home: Home) -> None:
+    home.create("users", {"id": pa.int64(), "name": pa.string()}, key=("id",))
+    home.send("users", [{"id": n, "name": f"n{n}"} for n in range(300)])
+    settings, source = home.settings(), ("stream", "users")
+    cuts = ((0, 300), (200, 512), (0, 512))
+    one, two, all_of_them = (Served(settings, home.bus, source, groups=cut) for cut in cuts)
+    wanted = [(n, {"name": f"n{n}"}) for n in range(300)]
+    with one, two:
+        with Client([two.address, one.address], "users") as client:
+            assert [*client.range()] == wanted
+            assert client.get_many(range(300)) == [value for _, value in wanted]
+        with all_of_them, Client([s.address for s in (all_of_them, one, two)], "users") as client:
+            assert [*client.range(10, 20)] == wanted[10:20]
+            assert client.get_many(range(300)) == [value for _, value in wanted]
+
+
+def test_a_server_that_is_behind_is_stood_in_for(home: Home, tmp_path: Path) -> None:
+    sent = [{"id": n, "name": f"n{n}"} for n in range(20)]
+    source = ("stream", "users")
+    with Home(tmp_path / "behind") as behind:
+        for one, rows_of in ((home, sent), (behind, sent[:10])):
+            one.create("users", {"id": pa.int64(), "name": pa.string()}, key=("id",))
+            one.send("users", rows_of)
+        with (
+            Served(behind.settings(), behind.bus, source) as first,
+            Served(home.settings(), home.bus, source) as second,
+            Client([first.address, second.address], "users", patience="0s") as client,
+        ):
+            assert client.get(15) is None
+            assert client.read([15], at_least=20).values == [{"name": "n15"}]
+            assert client.get(15) == {"name": "n15"}  # it stays with the one that answered
+            with pytest.raises(StaleError):
+                client.get(15, at_least=21)
 
 
 def test_a_stream_that_is_created_again_is_read_again(home: Home) -> None:
@@ -234,6 +342,24 @@ def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
             Served(settings, home.bus, source, **options)
 
 
+@contextmanager
+def reading(read: Callable[[], object]) -> Iterator[None]:
+    """Read again and again in another thread, while a block runs."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            read()
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run)
+        try:
+            yield
+        finally:
+            over.set()
+        running.result()
+
+
 DAY_US = 86_400_000_000
 TOPICS = {"at": pa.timestamp("us", tz="UTC"), "tag": pa.string(), "topic": pa.string()}
 
@@ -266,7 +392,13 @@ def test_a_daily_table_is_loaded_whole_and_swapped_when_a_day_is_complete(
             assert shown(served.table("topics")) == {"a": "a of 0", "b": "b of 0"}
             assert shown(every.table("topics")) == {"a": "a of 0", "b": "b of 1"}
             driver.feed("tagged", tagged(1, "c") + tagged(2, "d"))
-            driver.run()
-            client.wait(first + 1)
+            seen = []
+            with reading(lambda: seen.append((*client.get_many(["a", "b", "c"]),))):
+                until(lambda: seen, "a read")
+                driver.run()
+                client.wait(first + 1)
+                until(lambda: seen[-1][0] is None, "the next day")
+            days = [key for key, _ in groupby(seen)]
+            assert days == [("a of 0", "b of 0", None), (None, "b of 1", "c of 1")]
             assert client.get_many(["a", "b", "c", "d"]) == [None, "b of 1", "c of 1", None]
             assert served.table("topics").version.label == "table topics, 1970-01-02"

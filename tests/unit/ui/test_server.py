@@ -212,7 +212,6 @@ def test_a_viewer_sees_their_streams_alone(server: UiServer) -> None:
     assert hidden.problem.replace("private", "nowhere") == missing.problem
     for path in ("/columns", "/values?column=route"):
         assert ann.get(f"/api/streams/private{path}").status == 404
-    assert ann.get(f"/api/live?q={quote(json.dumps({'stream': 'private'}))}").status == 404
     assert ann.get(f"/api/export?q={quote(json.dumps({'stream': 'private'}))}").status == 404
     sql = ann.ask("POST", "/api/sql", {"sql": "select * from private"})
     assert (sql.status, sql.json["error"]["line"], sql.json["error"]["column"]) == (400, 1, 15)
@@ -366,6 +365,22 @@ def test_a_live_chart_gets_rows_that_are_appended(home: Home, browser: Browser) 
         home.send("beats", [{"at": 1_700_000_000_001, "route": "a", "n": 2}], 0)
         name, found = next(events)
         assert (name, found["rows"]) == ("result", [[2]])
+
+
+def test_charts_wait_for_streams_that_are_not_there_and_do_not_say_which_are_hidden(
+    home: Home, server: UiServer
+) -> None:
+    wanted = [{"stream": one, **ALL} for one in ("private", "web", "weather")]
+    path = "/api/live?" + "&".join(f"q={quote(json.dumps(one))}" for one in wanted)
+    with signed_in(server, "bob").events(path) as events:
+        first = {found["q"]: found for _, found in islice(events, 3)}
+        hidden, missing = first[0]["error"]["message"], first[2]["error"]["message"]
+        assert hidden.replace("private", "weather") == missing
+        assert (first[0]["status"], first[2]["status"], first[1]["rows"]) == (404, 404, [[30]])
+        home.create("weather", COLUMNS, time="at")
+        home.send("weather", [{"at": 1_700_000_000_000, "route": "a", "n": 1}], 0)
+        _, found = next(one for one in events if one[1]["q"] == 2 and one[0] == "result")
+        assert found["rows"] == [[1]]
 
 
 def test_many_viewers_of_a_chart_cost_one_query(server: UiServer, browser: Browser) -> None:

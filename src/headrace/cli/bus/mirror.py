@@ -95,8 +95,9 @@ def mirror(  # noqa: PLR0913, PLR0917 - one for each option
     columns, by `--schema` or those of TARGET, values are JSON; so are those of a stream that is
     sent to a topic, unless the address says `format=`. The key is that of `key=` in the address.
 
-    **Partitions.** A new stream has as many as SOURCE, and rows stay in theirs. A topic gets
-    messages by their key; a new one has `partitions=` of the address.
+    **Partitions.** A new stream has as many as SOURCE, and rows stay in theirs; one that was
+    created with key columns gets rows by them. A topic gets messages by their key; a new one has
+    `partitions=` of the address.
 
     Guide: kafka.
 
@@ -159,10 +160,11 @@ def mirror_job(
             "--schema is for topics: a stream has columns of its own; leave it out"
         )
     columns = None if schema is None else parse_schema(schema)
+    kept = bus.stream(there).spec if not is_address(there) and there in bus.names() else None
     if not is_address(here):
         columns = bus.stream(here).spec.schema
-    elif columns is None and not is_address(there) and there in bus.names():
-        columns = bus.stream(there).spec.schema
+    elif columns is None and kept is not None:
+        columns = kept.schema
     if is_address(there) and _is_raw(columns) and "format=" not in there:
         there += f"{'&' if '?' in there else '?'}format=raw"
     label = name or f"mirror.{_label(here)}.{_label(there)}"[:MOST]
@@ -176,7 +178,10 @@ def mirror_job(
             start=start or "earliest",
             on_error=on_bad.replace("-", "_"),
         )
-        rows.send_to(there, name="copy")
+        if kept is not None and kept.key:  # else rows stay in their partitions
+            rows.partition_by(*kept.key, tasks=kept.partitions).send_to(there, name="copy")
+        else:
+            rows.send_to(there, name="copy")
 
     return copying
 

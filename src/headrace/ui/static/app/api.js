@@ -67,7 +67,7 @@ export function listen(queries, on) {
     });
     source.addEventListener("problem", (event) => {
       const problem = JSON.parse(event.data);
-      on.problem(problem.q ?? 0, new Problem(400, problem.error ?? problem));
+      on.problem(problem.q ?? 0, new Problem(problem.status, problem.error));
     });
     source.addEventListener("error", () => {
       if (ended) return;

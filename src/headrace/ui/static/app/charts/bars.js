@@ -9,6 +9,7 @@ import { columnsOf, groupName } from "./shape.js";
 const ROW_PX = 28;
 const LEAST_PX = 13;
 const NUMBER_PX = 78;
+const MORE_PX = 18;
 
 export function bars(result, { label, onmark }) {
   const { groups, metrics } = columnsOf(result);
@@ -22,14 +23,19 @@ export function bars(result, { label, onmark }) {
 
   const draw = (look) => {
     const { width, height, colours } = look;
-    rows = all.slice(0, Math.max(1, Math.floor((height - top) / LEAST_PX)));
-    pitch = Math.min(ROW_PX * (before.size ? 1.4 : 1), (height - top - 2) / rows.length);
+    const fit = (room) => Math.max(1, Math.floor((height - top - room) / LEAST_PX));
+    const isCut = all.length > fit(0);
+    rows = all.slice(0, fit(isCut ? MORE_PX : 0));
+    pitch = Math.min(ROW_PX * (before.size ? 1.4 : 1), (height - top - 2 - (isCut ? MORE_PX : 0)) / rows.length);
     names = Math.min(widest(rows, look.font) + 14, width * 0.34);
     each = (width - names) / metrics.length;
     const place = (order) => ({ left: names + each * order, top, width: Math.max(10, each - NUMBER_PX), height: pitch * rows.length });
     const number = (metric) => ({ show: true, position: "right", color: colours.ink, fontSize: 12, formatter: ({ dataIndex }) => short(rows[dataIndex].row[metric.at], metric.unit) });
     return {
-      title: several ? metrics.map(({ name }, order) => words(look, name, names + each * order, 2, { width: each - 8, overflow: "truncate" })) : [],
+      title: [
+        ...(several ? metrics.map(({ name }, order) => words(look, name, names + each * order, 2, { width: each - 8, overflow: "truncate" })) : []),
+        ...(isCut ? [words(look, `and ${all.length - rows.length} more`, 2, top + pitch * rows.length + 3)] : []),
+      ],
       grid: metrics.map((_, order) => ({ ...place(order), outerBoundsMode: "none" })),
       xAxis: metrics.map((metric, order) => {
         const values = all.flatMap(({ row, was }) => [Number(row[metric.at] ?? 0), Number(was?.[metric.at] ?? 0)]);

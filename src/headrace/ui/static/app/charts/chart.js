@@ -78,7 +78,7 @@ function nothing(query, result, on) {
   const why = result.rows_total === 0 ? `Nothing has arrived in ${query.stream} yet.`
     : query.filters.length ? `Nothing in ${query.stream} at this time has what the filters ask: remove one, or choose another time.`
       : `${query.stream} has no rows at this time: choose another one.`;
-  const root = h("div.empty", {}, icon("search"), h("p.title", {}, "No rows match"), h("p", {}, why),
+  const root = h("div.empty", {}, icon("search"), h("p.title", {}, result.rows_total === 0 ? "No rows yet" : "No rows match"), h("p", {}, why),
     on.widen && result.rows_total ? h("button.button", { type: "button", on: { click: on.widen } }, "Show all times") : null);
   return { root, destroy() {}, canvases: () => [], legend: [] };
 }

@@ -1,6 +1,6 @@
 // A dashboard: charts in a grid of twelve columns, with one time and filters for all, live through one connection.
 
-import { get, listen, put, remove, runQuery, streams } from "../api.js";
+import { Problem, get, listen, put, remove, runQuery, streams } from "../api.js";
 import { fill, h, icon, refill } from "../dom.js";
 import { openDrill } from "../explore/drill.js";
 import { filterRow } from "../explore/filters.js";
@@ -15,7 +15,7 @@ const AT_ONCE = 4;
 
 export class Board {
   constructor(root, name, context, search) {
-    Object.assign(this, { root, name, context, cards: [], board: null, isEditing: false, stop: null, known: [] });
+    Object.assign(this, { root, name, context, cards: [], board: null, isEditing: false, stop: null, known: [], connection: "warn" });
     this.override = readOverride(search);
     this.live = new URLSearchParams(search).get("live") !== "0";
     this.head = h("div.head");
@@ -77,7 +77,7 @@ export class Board {
       this.isEditing ? [h("button.button", { type: "button", on: { click: () => this.cancel() } }, "Cancel"), h("button.button.primary", { type: "button", "data-key": "edit", on: { click: () => this.save() } }, "Save")] : [
         timeRange(range, { whole, compares: false, onchange: ({ from, to }) => this.setOverride({ ...this.override, from, to }) }),
         this.override.from !== undefined ? h("button.button.plain", { type: "button", on: { click: () => this.setOverride({ filters: this.override.filters }) } }, "Each chart's own time") : null,
-        h("button.button", { type: "button", "aria-pressed": String(this.live), "data-key": "live", on: { click: () => this.setLive(!this.live) } }, this.live ? h("span.dot", { "data-state": "warn" }) : icon("live"), "Live"),
+        h("button.button", { type: "button", "aria-pressed": String(this.live), "data-key": "live", on: { click: () => this.setLive(!this.live) } }, this.live ? h("span.dot", { "data-state": this.connection }) : icon("live"), "Live"),
         h("button.button", { type: "button", "data-key": "edit", on: { click: () => this.edit(true) } }, icon("edit"), "Edit"), more]);
     this.strip.hidden = !first;
     if (first) refill(this.strip, this.stripParts(first, range));
@@ -148,17 +148,37 @@ export class Board {
     if (!this.cards.length) return;
     if (this.live) {
       this.stop = listen(this.cards.map((card) => forServer(card.query)), {
-        result: (at, result) => this.cards[at]?.show(result),
+        result: (at, result) => this.show(this.cards[at], result),
         problem: (at, problem) => this.cards[at]?.fail(problem),
-        state: (state) => this.head.querySelector("[data-key=live] .dot")?.setAttribute("data-state", { live: "good", connecting: "warn", lost: "bad" }[state]),
+        state: (state) => {
+          this.connection = { live: "good", connecting: "warn", lost: "bad" }[state];
+          this.head.querySelector("[data-key=live] .dot")?.setAttribute("data-state", this.connection);
+        },
       });
       return;
     }
-    const left = [...this.cards];
+    await this.know();
+    const left = this.cards.filter((card) => this.isKept(card) || card.fail(new Problem(404)));
     const work = async () => {
       for (let card = left.shift(); card; card = left.shift()) await runQuery(forServer(card.query)).then((result) => card.show(result), (problem) => card.fail(problem));
     };
     await Promise.all(Array.from({ length: AT_ONCE }, work));
+  }
+
+  isKept = (card) => this.known.some((one) => one.name === card.query.stream && one.kept);
+
+  /** Ask which streams there are, where a chart's was not there before. */
+  async know() {
+    if (this.cards.every(this.isKept)) return;
+    this.known = await streams(true).catch(() => this.known);
+    this.draw();
+  }
+
+  /** Show an answer; the first one of a stream that is new brings its columns to the filters. */
+  show(card, result) {
+    if (!card) return;
+    card.show(result);
+    if (!this.isKept(card)) this.know();
   }
 
   edit(on) {

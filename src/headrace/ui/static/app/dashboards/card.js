@@ -78,7 +78,8 @@ export class Card {
   fail(problem) {
     this.made?.destroy();
     this.made = null;
-    fill(this.body, h("div.empty", { role: "alert" }, icon("warn"), h("p", {}, problem.message)));
+    if (problem.status === 404) return fill(this.body, h("div.empty", {}, icon("live"), h("p", {}, `No stream ${this.query.stream} yet.`)));
+    return fill(this.body, h("div.empty", { role: "alert" }, icon("warn"), h("p", {}, problem.message)));
   }
 
   menu() {

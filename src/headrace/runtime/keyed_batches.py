@@ -1,0 +1,84 @@
+"""Runs a ``KeyedBatchProcessor``: one call for all rows that an epoch has of a key, then timers."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from headrace.errors import HeadraceError
+from headrace.graph.processors import KeyedBatchProcessor
+from headrace.records.keys import encode_columns
+from headrace.records.messages import columns_to_lists
+from headrace.runtime.chunk import Chunk
+from headrace.runtime.process import ProcessNode
+from headrace.runtime.user_calls import CallTimeout, name_operator, overdue_error, time_limit
+
+
+class KeyedBatchNode(ProcessNode):
+    """Holds the rows of an epoch, and hands them over by key when all are there."""
+
+    def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
+        """Turn to an epoch; forget what an attempt before left."""
+        super().begin(epoch, wall_ms, watermark)
+        self._waiting = []
+
+    def push(self, chunk: Chunk) -> None:
+        """Hold rows."""
+        self._waiting.append(chunk)
+
+    def advance(self, watermark: int, wall_ms: int) -> None:
+        """Call the processor once for each key, then for the timers that are due."""
+        chunks, self._waiting = self._waiting, []
+        if chunks:
+            self._handle(_joined(chunks))
+        super().advance(watermark, wall_ms)
+
+    def _handle(self, chunk: Chunk) -> None:
+        assert chunk.groups is not None
+        turn, user = self._turn, self._user
+        assert isinstance(user, KeyedBatchProcessor)
+        columns = chunk.batch.select(self._keys)
+        lists = columns_to_lists(columns)
+        turn.keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+        turn.times = None if chunk.times is None else chunk.times.tolist()
+        turn.marks = None
+        self._prefetch(columns, chunk.groups, turn.keys)
+        found: dict[tuple[int, bytes], list[int]] = {}
+        owners = encode_columns(columns.columns).to_list()
+        for row, owner in enumerate(zip(chunk.groups.tolist(), owners, strict=True)):
+            found.setdefault(owner, []).append(row)
+        if self._timer_service is not None:
+            self._timer_service.begin_rows(None, list)
+        calls = sorted(found.items(), key=lambda one: one[0][0])  # of a group in order of arrival
+        met: object = None
+        try:
+            with time_limit(turn.limits.timeout_s, lambda: turn.row):
+                for (group, _), rows in calls:
+                    turn.enter(group)
+                    turn.row = rows[-1]
+                    met = turn.keys[turn.row]
+                    batch = chunk.batch.take(pa.array(rows))
+                    self._call(partial(user.process_rows, batch, self._context), met)
+        except CallTimeout as error:
+            raise overdue_error(self.name, turn.limits.timeout_s, error, met) from error
+        except HeadraceError as error:
+            name_operator(error, self.name)
+            raise
+        self._flush(chunk)
+
+
+def _joined(chunks: list[Chunk]) -> Chunk:
+    """Return chunks of one stage as one."""
+    if len(chunks) == 1:
+        return chunks[0]
+    times = [one.times for one in chunks if one.times is not None]
+    marks = [one.watermarks for one in chunks if one.watermarks is not None]
+    groups = [one.groups for one in chunks if one.groups is not None]
+    return Chunk(
+        pa.concat_batches([one.batch for one in chunks]),
+        np.concatenate(times) if times else None,
+        np.concatenate(marks) if marks else None,
+        np.concatenate(groups),
+    )

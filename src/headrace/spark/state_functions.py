@@ -1,0 +1,611 @@
+"""PySpark's functions with state, run by a Headrace job: what they are given, and what it keeps.
+
+``GroupStates`` runs the function of ``applyInPandasWithState``, with Spark's own ``GroupState``.
+``StateVariables`` runs a ``StatefulProcessor`` of ``transformWithState``, whose handle has the
+methods of Spark's. Each state variable is a store of the job, with values of Python types; so
+nothing goes through a socket, and neither gRPC nor protobuf is needed. Runs in workers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import cloudpickle
+from pyspark.sql import types
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
+from pyspark.sql.types import DataType, Row, StructType
+
+from headrace.errors import InvalidInputError
+from headrace.graph.operators import StoreSpec
+from headrace.graph.processors import KeyedBatchProcessor
+from headrace.records.schema import as_milliseconds
+
+_PLAIN: dict[type[DataType], Any] = {
+    types.BooleanType: bool,
+    types.ByteType: int,
+    types.ShortType: int,
+    types.IntegerType: int,
+    types.LongType: int,
+    types.FloatType: float,
+    types.DoubleType: float,
+    types.StringType: str,
+    types.BinaryType: bytes,
+    types.DateType: datetime.date,
+    types.TimestampType: datetime.datetime,
+    types.TimestampNTZType: datetime.datetime,
+    types.DecimalType: decimal.Decimal,
+}
+
+
+class StateTypeError(InvalidInputError):
+    """A state of a PySpark function has a type or a value that its declaration does not allow.
+
+    Declare the columns that it has, or update it with a tuple of those.
+    """
+
+    code = "HR219"
+    move = "declare the columns that the state has, or update it with a tuple of these"
+
+
+def value_type(kind: DataType) -> Any:
+    """Return the Python type that values of a type of Spark are kept as.
+
+    Raises:
+        StateTypeError: a type that states cannot have here.
+    """
+    if isinstance(kind, StructType):
+        fields = tuple(value_type(field.dataType) | None for field in kind.fields)
+        return tuple[fields]  # type: ignore[valid-type]
+    if isinstance(kind, types.ArrayType):
+        return list[value_type(kind.elementType) | None]  # type: ignore[misc]
+    if isinstance(kind, types.MapType):
+        return dict[value_type(kind.keyType), value_type(kind.valueType) | None]  # type: ignore[misc]
+    found = _PLAIN.get(type(kind))
+    if found is None:
+        raise StateTypeError(
+            f"a state has the type {kind.simpleString()}, which a store cannot keep; expected one "
+            f"of {sorted(one.typeName() for one in _PLAIN)}, or structs, arrays and maps of these"
+        )
+    return found
+
+
+def plain(value: Any) -> Any:
+    """Return a value without types of NumPy, pandas and Spark."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, pd.Timestamp | pd.Timedelta):
+        return value.to_pydatetime() if isinstance(value, pd.Timestamp) else value.to_pytimedelta()
+    if isinstance(value, tuple):
+        return tuple(map(plain, value))
+    if isinstance(value, list | np.ndarray):
+        return list(map(plain, value))
+    if isinstance(value, dict):
+        return {plain(key): plain(one) for key, one in value.items()}
+    return value
+
+
+def state_value(state: str, kind: Any, value: Any) -> Any:
+    """Return what a state is updated with as its store keeps it.
+
+    Raises:
+        StateTypeError: it does not fit the declared columns.
+    """
+    try:
+        return msgspec.convert(plain(value), kind, strict=True)
+    except msgspec.ValidationError as error:
+        raise StateTypeError(
+            f"state {state!r} was updated with {value!r:.200}, and its columns are declared "
+            f"otherwise: {error}"
+        ) from error
+
+
+@dataclass(frozen=True)
+class GroupRows:
+    """The rows of a key as Spark's functions see them, and the results that they return.
+
+    Args:
+        columns: of the DataFrame, in Spark's Arrow form.
+        keys: names of the grouping columns.
+        returns: columns of the result.
+        time: the event-time column with a watermark, where there is one.
+        drops_late: leave out rows behind the watermark, as Spark does with event-time timers.
+        zone: the session's time zone, in which pandas frames have times.
+    """
+
+    columns: pa.Schema
+    keys: tuple[str, ...]
+    returns: pa.Schema
+    time: str | None
+    drops_late: bool
+    zone: str
+
+    def on_time(self, rows: pa.RecordBatch, watermark: int) -> pa.RecordBatch:
+        """Return the rows that are not late."""
+        if not self.drops_late or self.time is None:
+            return rows
+        times = as_milliseconds(rows.column(self.time))
+        return rows.filter(pc.fill_null(pc.greater(times, watermark), True))
+
+    def frame(self, rows: pa.RecordBatch) -> pd.DataFrame:
+        """Return rows as Spark hands them to pandas: times without a zone, in the session's."""
+        found = rows.select(self.columns.names).to_pandas(date_as_object=True)
+        for name in self._zoned(self.columns):
+            found[name] = found[name].dt.tz_convert(self.zone).dt.tz_localize(None)
+        return found
+
+    def rows(self, rows: pa.RecordBatch) -> Iterator[Row]:
+        """Yield rows as Spark's, with times in the zone of the process."""
+        names = self.columns.names
+        for one in rows.select(names).to_pylist():
+            yield Row(**{name: _local(value) for name, value in one.items()})
+
+    def key_of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a grouping key, from a context, as plain values."""
+        return tuple(_local(value) for value in values)
+
+    def pandas_key(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a grouping key with the scalars that pandas has in a frame."""
+        fields = [self.columns.field(name) for name in self.keys]
+        found = []
+        for value, field in zip(values, fields, strict=True):
+            series = pa.array([value], field.type).to_pandas()
+            if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+                series = series.dt.tz_convert(self.zone).dt.tz_localize(None)
+            found.append(series[0])
+        return tuple(found)
+
+    def send_frame(self, frame: Any, context: Any) -> None:
+        """Emit the rows of a frame that a function returned.
+
+        Raises:
+            InvalidInputError: it is none, or has other columns than were declared.
+        """
+        names = self.returns.names
+        if not isinstance(frame, pd.DataFrame):
+            raise InvalidInputError(
+                f"the function yielded a {type(frame).__name__}; expected pandas DataFrames with "
+                f"the columns {names}"
+            )
+        if frame.empty and not len(frame.columns):
+            return
+        is_named = any(isinstance(name, str) for name in frame.columns)
+        missing = [name for name in names if name not in frame.columns] if is_named else []
+        if missing or len(frame.columns) != len(names):
+            raise InvalidInputError(
+                f"the function yielded a DataFrame with the columns {list(frame.columns)}; "
+                f"outputStructType declares {names}"
+            )
+        chosen = frame[names] if is_named else frame.set_axis(names, axis=1)
+        for name in self._zoned(self.returns):
+            if getattr(chosen[name].dtype, "tz", None) is None:
+                zoned = pd.to_datetime(chosen[name]).dt.tz_localize(self.zone)
+                chosen = chosen.assign(**{name: zoned})
+        batch = pa.RecordBatch.from_pandas(chosen, schema=self.returns, preserve_index=False)
+        for row in batch.to_pylist():
+            context.emit(row)
+
+    def send_row(self, row: Any, context: Any) -> None:
+        """Emit a row that a processor returned: by its names where it has some, else by place."""
+        names = self.returns.names
+        values = row.asDict() if isinstance(row, Row) and hasattr(row, "__fields__") else None
+        if values is None:
+            if len(row) != len(names):
+                raise InvalidInputError(f"the processor yielded {row!r:.200}; expected {names}")
+            values = dict(zip(names, row, strict=True))
+        missing = [name for name in names if name not in values]
+        if missing:
+            raise InvalidInputError(
+                f"the processor yielded {row!r:.200}; outputStructType declares {names}"
+            )
+        context.emit({name: _zoned(plain(values[name])) for name in names})
+
+    @staticmethod
+    def _zoned(schema: pa.Schema) -> list[str]:
+        return [f.name for f in schema if pa.types.is_timestamp(f.type) and f.type.tz is not None]
+
+
+def _local(value: Any) -> Any:
+    """Return a time as Spark shows it in Python: without a zone, in that of the process."""
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone().replace(tzinfo=None)
+    return value
+
+
+def _zoned(value: Any) -> Any:
+    is_naive = isinstance(value, datetime.datetime) and value.tzinfo is None
+    return value.astimezone() if is_naive else value
+
+
+def _values(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+STATE, TIMEOUT, TIMERS = "state", "timeout", "timers"
+
+
+class GroupStates(KeyedBatchProcessor):
+    """Runs the function of ``applyInPandasWithState``.
+
+    Args:
+        function: the user's, as cloudpickle has it: each task has its own.
+        rows: what it sees.
+        state: columns of the state.
+        timeout: the timeout conf.
+    """
+
+    def __init__(self, function: bytes, rows: GroupRows, state: StructType, timeout: str) -> None:
+        self._function: Callable[..., Any] = cloudpickle.loads(function)
+        self._rows, self._schema, self._timeout = rows, state, timeout
+        self._kind = value_type(state)
+        if timeout != "NoTimeout":
+            self.on_timer = self._on_timer
+
+    @staticmethod
+    def stores(state: StructType, timeout: str) -> list[StoreSpec]:
+        """Return the stores that it needs."""
+        timed = [StoreSpec(TIMEOUT, value=int)] if timeout != "NoTimeout" else []
+        return [StoreSpec(STATE, value=value_type(state)), *timed]
+
+    def process_rows(self, rows: pa.RecordBatch, context: Any) -> None:
+        """Call the function with the rows of a key."""
+        rows = self._rows.on_time(rows, context.watermark)
+        if rows.num_rows:
+            self._call(self._rows.frame(rows), context, has_timed_out=False)
+
+    def _on_timer(self, timer: Any, context: Any) -> None:
+        del timer
+        empty = self._rows.columns.empty_table().to_batches(max_chunksize=1)
+        batch = empty[0] if empty else pa.RecordBatch.from_pylist([], self._rows.columns)
+        self._call(self._rows.frame(batch), context, has_timed_out=True)
+
+    def _call(self, frame: pd.DataFrame, context: Any, *, has_timed_out: bool) -> None:
+        store, key = context.store(STATE), context.key
+        held = store.get(key)
+        is_wall = self._timeout == "ProcessingTimeTimeout"
+        if self._timeout != "NoTimeout":
+            self._cancel(context, is_wall=is_wall)
+        state = GroupState(
+            optionalValue=None if held is None else Row(*held),  # type: ignore[arg-type]
+            batchProcessingTimeMs=context.wall_ms,
+            eventTimeWatermarkMs=max(0, context.watermark),
+            timeoutConf=self._timeout,
+            hasTimedOut=has_timed_out,
+            watermarkPresent=self._rows.time is not None or self._timeout == "EventTimeTimeout",
+            defined=held is not None,
+            updated=False,
+            removed=False,
+            timeoutTimestamp=GroupState.NO_TIMESTAMP,
+            keyAsUnsafe=b"",
+            valueSchema=self._schema,
+        )
+        frames = self._function(self._rows.pandas_key(_values(key)), iter([frame]), state)
+        for made in frames:
+            self._rows.send_frame(made, context)
+        found = msgspec.json.decode(state.json(), type=dict[str, Any])
+        if found["updated"]:
+            store.put(key, state_value(STATE, self._kind, state.get))
+        elif found["removed"] and held is not None:
+            store.delete(key)
+        at = found["timeoutTimestamp"]
+        if at != GroupState.NO_TIMESTAMP:
+            context.store(TIMEOUT).put(key, at)
+            context.set_timer(at + 1, wall=is_wall)  # Spark's is due once it has passed
+
+    def _cancel(self, context: Any, *, is_wall: bool) -> None:
+        """Forget the timeout: each call begins without one."""
+        held = context.store(TIMEOUT).get(context.key)
+        if held is not None:
+            context.cancel_timer(held + 1, wall=is_wall)
+            context.store(TIMEOUT).delete(context.key)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A state variable, as ``init`` of a processor declares it.
+
+    Args:
+        shape: ``value``, ``list`` or ``map``.
+        kind: the type of its values.
+        key: that of its keys, of a map.
+        ttl_ms: how long a value lives after it was written.
+    """
+
+    shape: str
+    kind: Any
+    key: Any = None
+    ttl_ms: int | None = None
+
+    def spec(self, name: str) -> StoreSpec:
+        """Return its store; elements of a list have a time to live each, beside that of all."""
+        kind = list[tuple[int, self.kind]] if self.shape == "list" else self.kind  # type: ignore[name-defined]
+        return StoreSpec(name, value=kind, ttl_ms=self.ttl_ms)
+
+
+class Handle:
+    """Stands for Spark's ``StatefulProcessorHandle``; notes the variables that ``init`` declares.
+
+    ``context`` is that of the job while the processor is called.
+    """
+
+    def __init__(self, parse: Callable[[str], Any], time_mode: str) -> None:
+        self._parse, self._mode = parse, time_mode.lower()
+        self.variables: dict[str, Variable] = {}
+        self.context: Any = None
+
+    @property
+    def is_wall(self) -> bool:
+        """Whether timers are by the wall clock."""
+        return self._mode == "processingtime"
+
+    def _kind(self, schema: StructType | str) -> Any:
+        return value_type(self._parse(schema) if isinstance(schema, str) else schema)
+
+    def _declare(self, name: str, variable: Variable) -> None:
+        if name in {TIMERS, *self.variables}:
+            raise StateTypeError(
+                f"state {name!r} is declared twice, or has the name of the timers; choose another"
+            )
+        self.variables[name] = variable
+
+    def getValueState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> _Value:
+        """Declare a state of one value."""
+        kind = self._kind(schema)
+        self._declare(stateName, Variable("value", kind, ttl_ms=ttlDurationMs))
+        return _Value(self, stateName, kind)
+
+    def getListState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> _List:
+        """Declare a state of many values."""
+        kind = self._kind(schema)
+        self._declare(stateName, Variable("list", kind, ttl_ms=ttlDurationMs))
+        return _List(self, stateName, kind, ttlDurationMs)
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: StructType | str,
+        valueSchema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> _Map:
+        """Declare a state of values by a key of the user's."""
+        key, kind = self._kind(userKeySchema), self._kind(valueSchema)
+        self._declare(stateName, Variable("map", kind, key, ttlDurationMs))
+        return _Map(self, stateName, kind, key)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Set a timer of the grouping key."""
+        if self._mode == "none":
+            raise InvalidInputError("timers need timeMode ProcessingTime or EventTime; found None")
+        at = int(expiryTimestampMs)
+        self.context.set_timer(at + 1, wall=self.is_wall)  # Spark's is due once it has passed
+        held = self._timers()
+        if at not in held:
+            self.context.store(TIMERS).put(self.context.key, sorted([*held, at]))
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Take a timer of the grouping key back."""
+        at = int(expiryTimestampMs)
+        self.context.cancel_timer(at + 1, wall=self.is_wall)
+        left = [one for one in self._timers() if one != at]
+        if left:
+            self.context.store(TIMERS).put(self.context.key, left)
+        else:
+            self.context.store(TIMERS).delete(self.context.key)
+
+    def listTimers(self) -> Iterator[int]:
+        """Return the timers of the grouping key."""
+        return iter(self._timers())
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Refuse: the store of a variable goes with its declaration.
+
+        Raises:
+            InvalidInputError: always.
+        """
+        raise InvalidInputError(
+            f"deleteIfExists({stateName!r}) does not exist here: leave the declaration out of "
+            "init, and start the job over with headrace jobs reset"
+        )
+
+    def _timers(self) -> list[int]:
+        found: list[int] = self.context.store(TIMERS).get(self.context.key, [])
+        return found
+
+
+class _Value:
+    """Spark's ``ValueState`` over a store."""
+
+    def __init__(self, handle: Handle, name: str, kind: Any) -> None:
+        self._handle, self._name, self._kind = handle, name, kind
+
+    @property
+    def _store(self) -> Any:
+        return self._handle.context.store(self._name)
+
+    def exists(self) -> bool:
+        return self.get() is not None
+
+    def get(self) -> tuple[Any, ...] | None:
+        found: tuple[Any, ...] | None = self._store.get(self._handle.context.key)
+        return found
+
+    def update(self, newValue: tuple[Any, ...]) -> None:
+        value = state_value(self._name, self._kind, newValue)
+        self._store.put(self._handle.context.key, value)
+
+    def clear(self) -> None:
+        if self.exists():
+            self._store.delete(self._handle.context.key)
+
+
+class _List:
+    """Spark's ``ListState`` over a store: the list of a key is one entry."""
+
+    def __init__(self, handle: Handle, name: str, kind: Any, ttl_ms: int | None) -> None:
+        self._handle, self._name, self._kind, self._ttl_ms = handle, name, kind, ttl_ms
+
+    @property
+    def _store(self) -> Any:
+        return self._handle.context.store(self._name)
+
+    def _held(self) -> list[tuple[int, Any]]:
+        context = self._handle.context
+        found: list[tuple[int, Any]] = self._store.get(context.key, [])
+        if self._ttl_ms is None:
+            return found
+        return [one for one in found if one[0] + self._ttl_ms > context.wall_ms]
+
+    def _put(self, held: list[tuple[int, Any]], added: Sequence[Any]) -> None:
+        context = self._handle.context
+        new = [(context.wall_ms, state_value(self._name, self._kind, one)) for one in added]
+        self._store.put(context.key, [*held, *new])
+
+    def exists(self) -> bool:
+        return bool(self._held())
+
+    def get(self) -> Iterator[tuple[Any, ...]]:
+        return iter([value for _, value in self._held()])
+
+    def put(self, newState: Sequence[tuple[Any, ...]]) -> None:
+        self._put([], newState)
+
+    def appendValue(self, newState: tuple[Any, ...]) -> None:
+        self._put(self._held(), [newState])
+
+    def appendList(self, newState: Sequence[tuple[Any, ...]]) -> None:
+        self._put(self._held(), newState)
+
+    def clear(self) -> None:
+        context = self._handle.context
+        if context.key in self._store:
+            self._store.delete(context.key)
+
+
+class _Map:
+    """Spark's ``MapState`` over a store: each key of the user's is an entry."""
+
+    def __init__(self, handle: Handle, name: str, kind: Any, key: Any) -> None:
+        self._handle, self._name, self._kind, self._key = handle, name, kind, key
+
+    @property
+    def _store(self) -> Any:
+        return self._handle.context.store(self._name)
+
+    def _full(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*_values(self._handle.context.key), *state_value(self._name, self._key, key))
+
+    def exists(self) -> bool:
+        return next(self.iterator(), None) is not None
+
+    def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        found: tuple[Any, ...] | None = self._store.get(self._full(key))
+        return found
+
+    def containsKey(self, key: tuple[Any, ...]) -> bool:
+        return self.getValue(key) is not None
+
+    def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
+        self._store.put(self._full(key), state_value(self._name, self._kind, value))
+
+    def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        own = _values(self._handle.context.key)
+        for key, value in self._store.scan(prefix=own):
+            yield key[len(own) :], value
+
+    def keys(self) -> Iterator[tuple[Any, ...]]:
+        return (key for key, _ in self.iterator())
+
+    def values(self) -> Iterator[tuple[Any, ...]]:
+        return (value for _, value in self.iterator())
+
+    def removeKey(self, key: tuple[Any, ...]) -> None:
+        full = self._full(key)
+        if full in self._store:
+            self._store.delete(full)
+
+    def clear(self) -> None:
+        for key in list(self.keys()):
+            self._store.delete((*_values(self._handle.context.key), *key))
+
+
+class StateVariables(KeyedBatchProcessor):
+    """Runs a processor of ``transformWithState``.
+
+    Args:
+        processor: the user's, as cloudpickle has it: each task has its own.
+        rows: what it sees.
+        time_mode: ``None``, ``ProcessingTime`` or ``EventTime``.
+        schemas: what texts in its ``init`` stand for; a worker has no session to read them.
+        in_pandas: it takes and returns pandas frames, else rows.
+    """
+
+    def __init__(
+        self,
+        processor: bytes,
+        rows: GroupRows,
+        time_mode: str,
+        schemas: Mapping[str, StructType],
+        *,
+        in_pandas: bool,
+    ) -> None:
+        self._processor: Any = cloudpickle.loads(processor)
+        self._rows, self._mode, self._in_pandas = rows, time_mode.lower(), in_pandas
+        self._handle = Handle(lambda text: schemas[text], time_mode)
+        self._processor.init(self._handle)
+        if self._mode != "none":
+            self.on_timer = self._on_timer
+
+    @staticmethod
+    def stores(
+        processor: bytes, time_mode: str, parse: Callable[[str], StructType]
+    ) -> list[StoreSpec]:
+        """Return the stores that it needs: its ``init`` says it, as to Spark's own driver."""
+        handle, made = Handle(parse, time_mode), cloudpickle.loads(processor)
+        made.init(handle)
+        made.close()
+        timed = [StoreSpec(TIMERS, value=list[int])] if time_mode.lower() != "none" else []
+        return [*(one.spec(name) for name, one in handle.variables.items()), *timed]
+
+    def process_rows(self, rows: pa.RecordBatch, context: Any) -> None:
+        """Hand the rows of a key over."""
+        rows = self._rows.on_time(rows, context.watermark)
+        if not rows.num_rows:
+            return
+        self._handle.context = context
+        given: Any = iter([self._rows.frame(rows)]) if self._in_pandas else self._rows.rows(rows)
+        key = self._rows.key_of(_values(context.key))
+        self._send(self._processor.handleInputRows(key, given, self._times(context)), context)
+
+    def _on_timer(self, timer: Any, context: Any) -> None:
+        self._handle.context = context
+        key, expired = self._rows.key_of(_values(context.key)), timer.at - 1
+        times, info = self._times(context), ExpiredTimerInfo(expired)
+        self._send(self._processor.handleExpiredTimer(key, times, info), context)
+        self._handle.deleteTimer(expired)
+
+    def _times(self, context: Any) -> Any:
+        if self._mode == "none":
+            return TimerValues(-1, -1)
+        return TimerValues(context.wall_ms, max(0, context.watermark))
+
+    def _send(self, made: Iterable[Any], context: Any) -> None:
+        send = self._rows.send_frame if self._in_pandas else self._rows.send_row
+        for one in made:
+            send(one, context)
+
+    def close(self) -> None:
+        """Let the processor release what it took."""
+        self._processor.close()
