@@ -177,13 +177,13 @@ def both(
     call: Callable[[Any], DataFrame], spark: SparkSession, folder: Path, rounds: Any = ROUNDS
 ) -> tuple[list[Results], list[Results]]:
     """Return what Spark writes in each batch, and what Headrace writes in each round of files."""
-    feed = Feed(spark, folder / "rows")
-    grouped = headrace_spark.stateful(feed.frame().groupBy("k"), name="ours", home=folder / "home")
-    ours, found = call(grouped), []
+    feed, home, found = Feed(spark, folder / "rows"), folder / "home", []
     for files in rounds:
         for rows in files:
             feed.put(rows)
-        found.append(sum(written(ours, folder / "ours"), Counter()))
+        grouped = headrace_spark.stateful(feed.frame().groupBy("k"), name="ours", home=home)
+        ours = written(call(grouped), folder / "ours")  # of the second round by another run
+        found.append(sum(ours, Counter()))
     headrace_spark.stop("ours")
     return written(call(feed.frame().groupBy("k")), folder / "own"), found
 
