@@ -177,13 +177,13 @@ def both(
     call: Callable[[Any], DataFrame], spark: SparkSession, folder: Path, rounds: Any = ROUNDS
 ) -> tuple[list[Results], list[Results]]:
     """Return what Spark writes in each batch, and what Headrace writes in each round of files."""
-    feed = Feed(spark, folder / "rows")
-    grouped = headrace_spark.stateful(feed.frame().groupBy("k"), name="ours", home=folder / "home")
-    ours, found = call(grouped), []
+    feed, home, found = Feed(spark, folder / "rows"), folder / "home", []
     for files in rounds:
         for rows in files:
             feed.put(rows)
-        found.append(sum(written(ours, folder / "ours"), Counter()))
+        grouped = headrace_spark.stateful(feed.frame().groupBy("k"), name="ours", home=home)
+        ours = written(call(grouped), folder / "ours")  # of the second round by another run
+        found.append(sum(ours, Counter()))
     headrace_spark.stop("ours")
     return written(call(feed.frame().groupBy("k")), folder / "own"), found
 
@@ -286,6 +286,51 @@ def test_a_batch_frame_has_one_call_for_each_key_as_in_spark(spark: SparkSession
     assert found.dtypes == own.dtypes
     assert sorted(found.collect()) == sorted(own.collect())
     assert found.count() == 6
+
+
+class Types(StatefulProcessor):
+    """Returns what it gets, and columns of pandas' types, with and without nulls."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._n = handle.getValueState("n", "n int")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        for frame in rows:
+            self._n.update((len(frame),))
+            assert list(frame.index) == list(range(len(frame)))
+            made = frame.drop(columns=["g"])
+            made["key"] = [f"{type(one).__name__} {one}" for one in key * len(frame)]
+            kinds = frame.drop(columns=["small"]).dtypes.items()  # Spark makes it one of 64 bits
+            made["kinds"] = ", ".join(f"{name} {kind}" for name, kind in kinds)
+            made["maybe"] = pd.array([None, *range(1, len(frame))], dtype="Int64")
+            yield made
+            yield pd.DataFrame({"id": [-1], "part": 0.5, "text": "b", "at": [None]})[["id"]].assign(
+                **{name: None for name in made.columns if name != "id"}
+            )
+
+    def close(self) -> None:
+        pass
+
+
+def test_columns_of_frames_have_the_types_that_spark_gives_them(spark: SparkSession) -> None:
+    rows = spark.range(6).selectExpr(
+        "id % 2 = 0 g", "id", "cast(id as int) small", "id / 4 part",
+        "if(id < 3, null, id / 2) gap", "if(id < 3, null, 'a') text",
+        "timestamp_seconds(id) at", "date'2013-01-01' day",
+        "cast(id as decimal(10, 2)) price", "id > 2 large", "cast('x' as binary) raw",
+        "array(id, null) many",
+    )  # fmt: skip
+    returns = [f"{name} {kind}" for name, kind in rows.dtypes if name != "g"]
+    schema = ", ".join([*returns, "key string", "kinds string", "maybe bigint"])
+
+    def typed(grouped: Any) -> DataFrame:
+        made: DataFrame = grouped.transformWithStateInPandas(Types(), schema, "Update", "None")
+        return made
+
+    grouped = rows.groupBy("g")
+    found, own = typed(headrace_spark.stateful(grouped)), typed(grouped)
+    assert found.dtypes == own.dtypes
+    assert sorted(found.collect(), key=str) == sorted(own.collect(), key=str)
 
 
 def test_a_function_with_a_timeout_runs_over_a_batch_frame(spark: SparkSession) -> None:

@@ -125,7 +125,11 @@ class KeyedBatchProcessor(ABC):
     _described = "rows of each key in an epoch by"
 
     @abstractmethod
-    def process_rows(self, rows: pa.RecordBatch, context: Any) -> None:
+    def prepare(self, rows: pa.RecordBatch, context: Any) -> Any:
+        """Return all rows of an epoch, those of a key together, as ``process_rows`` takes them."""
+
+    @abstractmethod
+    def process_rows(self, prepared: Any, rows: slice, context: Any) -> None:
         """Handle the rows of one key, in their order; ``context`` is as of ``hr.Context``."""
 
 

@@ -52,6 +52,9 @@ class KeyedBatchNode(ProcessNode):
         if self._timer_service is not None:
             self._timer_service.begin_rows(None, list)
         calls = sorted(found.items(), key=lambda one: one[0][0])  # of a group in order of arrival
+        order = [row for _, rows in calls for row in rows]
+        prepared = user.prepare(chunk.batch.take(pa.array(order)), self._context)
+        start = 0
         met: object = None
         try:
             with time_limit(turn.limits.timeout_s, lambda: turn.row):
@@ -59,8 +62,8 @@ class KeyedBatchNode(ProcessNode):
                     turn.enter(group)
                     turn.row = rows[-1]
                     met = turn.keys[turn.row]
-                    batch = chunk.batch.take(pa.array(rows))
-                    self._call(partial(user.process_rows, batch, self._context), met)
+                    own = slice(start, start := start + len(rows))
+                    self._call(partial(user.process_rows, prepared, own, self._context), met)
         except CallTimeout as error:
             raise overdue_error(self.name, turn.limits.timeout_s, error, met) from error
         except HeadraceError as error:

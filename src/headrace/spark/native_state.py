@@ -60,32 +60,35 @@ class PandasCounter(RowCounter):
         yield pd.DataFrame({"id": [key[0]], "n": [self._add(sum(len(frame) for frame in rows))]})
 
 
-def _apply_in_pandas(stream: DataFrame) -> DataFrame:
-    grouped = stream.groupBy("id")
-    return grouped.applyInPandasWithState(
+def _apply_in_pandas(by_id: Any) -> DataFrame:
+    found: DataFrame = by_id.applyInPandasWithState(
         count_in_pandas, RESULT, "n bigint", "update", "NoTimeout"
     )
+    return found
 
 
-def _transform_rows(stream: DataFrame) -> DataFrame:
-    return stream.groupBy("id").transformWithState(RowCounter(), RESULT, "Update", "None")
+def _transform_rows(by_id: Any) -> DataFrame:
+    found: DataFrame = by_id.transformWithState(RowCounter(), RESULT, "Update", "None")
+    return found
 
 
-def _transform_pandas(stream: DataFrame) -> DataFrame:
-    grouped = stream.groupBy("id")
-    return grouped.transformWithStateInPandas(PandasCounter(), RESULT, "Update", "None")
+def _transform_pandas(by_id: Any) -> DataFrame:
+    found: DataFrame = by_id.transformWithStateInPandas(PandasCounter(), RESULT, "Update", "None")
+    return found
 
 
-def _native(stream: DataFrame) -> DataFrame:
-    return stream.groupBy("id").count()
+def _native(by_id: Any) -> DataFrame:
+    found: DataFrame = by_id.count()
+    return found
 
 
-NATIVE_QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
+NATIVE_QUERIES: dict[str, Callable[[Any], DataFrame]] = {
     "applyInPandasWithState": _apply_in_pandas,
     "transformWithState": _transform_rows,
     "transformWithStateInPandas": _transform_pandas,
     NATIVE: _native,
 }
+"""Each takes what is grouped by ``id``, by Spark or by ``headrace.spark.stateful``."""
 
 
 def rate(master: str, way: str, files: Path, folder: Path) -> float:
@@ -105,7 +108,7 @@ def rate(master: str, way: str, files: Path, folder: Path) -> float:
         .parquet(str(files))
     )
     running: StreamingQuery = (
-        NATIVE_QUERIES[way](stream)
+        NATIVE_QUERIES[way](stream.groupBy("id"))
         .writeStream.format("noop")
         .outputMode("update")
         .option("checkpointLocation", str(folder / "checkpoint"))

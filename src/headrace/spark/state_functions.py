@@ -12,6 +12,7 @@ import datetime
 import decimal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -129,25 +130,27 @@ class GroupRows:
     drops_late: bool
     zone: str
 
-    def on_time(self, rows: pa.RecordBatch, watermark: int) -> pa.RecordBatch:
-        """Return the rows that are not late."""
+    def late(self, rows: pa.RecordBatch, watermark: int) -> Any:
+        """Return which rows are late, as an array; ``None``: none is."""
         if not self.drops_late or self.time is None:
-            return rows
+            return None
         times = as_milliseconds(rows.column(self.time))
-        return rows.filter(pc.fill_null(pc.greater(times, watermark), True))
+        found = pc.fill_null(pc.less_equal(times, watermark), False)
+        return found.to_numpy(zero_copy_only=False) if pc.any(found).as_py() else None
 
     def frame(self, rows: pa.RecordBatch) -> pd.DataFrame:
         """Return rows as Spark hands them to pandas: times without a zone, in the session's."""
-        found = rows.select(self.columns.names).to_pandas(date_as_object=True)
+        found = rows.select(self.columns.names).to_pandas(
+            date_as_object=True, coerce_temporal_nanoseconds=True
+        )
         for name in self._zoned(self.columns):
             found[name] = found[name].dt.tz_convert(self.zone).dt.tz_localize(None)
         return found
 
-    def rows(self, rows: pa.RecordBatch) -> Iterator[Row]:
-        """Yield rows as Spark's, with times in the zone of the process."""
-        names = self.columns.names
-        for one in rows.select(names).to_pylist():
-            yield Row(**{name: _local(value) for name, value in one.items()})
+    def rows(self, rows: pa.RecordBatch) -> list[Row]:
+        """Return rows as Spark's, with times in the zone of the process."""
+        made = rows.select(self.columns.names).to_pylist()
+        return [Row(**{name: _local(value) for name, value in one.items()}) for one in made]
 
     def key_of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a grouping key, from a context, as plain values."""
@@ -158,7 +161,13 @@ class GroupRows:
         fields = [self.columns.field(name) for name in self.keys]
         found = []
         for value, field in zip(values, fields, strict=True):
-            series = pa.array([value], field.type).to_pandas()
+            if value is not None and _is_number(field.type):
+                found.append(field.type.to_pandas_dtype()(value))
+                continue
+            if pa.types.is_string(field.type):
+                found.append(value)
+                continue
+            series = pa.array([value], field.type).to_pandas(coerce_temporal_nanoseconds=True)
             if pa.types.is_timestamp(field.type) and field.type.tz is not None:
                 series = series.dt.tz_convert(self.zone).dt.tz_localize(None)
             found.append(series[0])
@@ -178,6 +187,15 @@ class GroupRows:
             )
         if frame.empty and not len(frame.columns):
             return
+        if list(frame.columns) != names:
+            frame = self._renamed(frame)
+        rows = self._plain_rows(frame)
+        for row in self._converted_rows(frame) if rows is None else rows:
+            context.emit(row)
+
+    def _renamed(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the declared columns, by name, or by place where they have no names."""
+        names = self.returns.names
         is_named = any(isinstance(name, str) for name in frame.columns)
         missing = [name for name in names if name not in frame.columns] if is_named else []
         if missing or len(frame.columns) != len(names):
@@ -185,14 +203,36 @@ class GroupRows:
                 f"the function yielded a DataFrame with the columns {list(frame.columns)}; "
                 f"outputStructType declares {names}"
             )
-        chosen = frame[names] if is_named else frame.set_axis(names, axis=1)
+        return frame[names] if is_named else frame.set_axis(names, axis=1)
+
+    def _plain_rows(self, frame: pd.DataFrame) -> Iterator[dict[str, Any]] | None:
+        """Return rows whose columns need no conversion; ``None``: some do.
+
+        Arrow's own conversion takes most of a millisecond for a frame, however small.
+        """
+        columns = []
+        for field, (_, column) in zip(self.returns, frame.items(), strict=True):
+            values, kind = column.tolist(), column.dtype.kind
+            if kind == "O" and pa.types.is_string(field.type):
+                if not all(isinstance(one, str) for one in values):
+                    return None
+            elif kind == "f" and pa.types.is_floating(field.type):
+                if column.hasnans:
+                    return None
+            elif column.dtype != np.int64 or not pa.types.is_integer(field.type):
+                return None
+            columns.append(values)
+        names = self.returns.names
+        return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+
+    def _converted_rows(self, frame: pd.DataFrame) -> list[dict[str, Any]]:
         for name in self._zoned(self.returns):
-            if getattr(chosen[name].dtype, "tz", None) is None:
-                zoned = pd.to_datetime(chosen[name]).dt.tz_localize(self.zone)
-                chosen = chosen.assign(**{name: zoned})
-        batch = pa.RecordBatch.from_pandas(chosen, schema=self.returns, preserve_index=False)
-        for row in batch.to_pylist():
-            context.emit(row)
+            if getattr(frame[name].dtype, "tz", None) is None:
+                zoned = pd.to_datetime(frame[name]).dt.tz_localize(self.zone)
+                frame = frame.assign(**{name: zoned})
+        batch = pa.RecordBatch.from_pandas(frame, schema=self.returns, preserve_index=False)
+        found: list[dict[str, Any]] = batch.to_pylist()
+        return found
 
     def send_row(self, row: Any, context: Any) -> None:
         """Emit a row that a processor returned: by its names where it has some, else by place."""
@@ -212,6 +252,29 @@ class GroupRows:
     @staticmethod
     def _zoned(schema: pa.Schema) -> list[str]:
         return [f.name for f in schema if pa.types.is_timestamp(f.type) and f.type.tz is not None]
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    found: bool = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return found or bool(pa.types.is_boolean(kind))
+
+
+@dataclass(frozen=True)
+class EpochRows:
+    """All rows of an epoch: a frame, or a list of ``Row``; and which of them are late."""
+
+    rows: Any
+    late: Any
+
+    def of(self, own: slice) -> Any:
+        """Return those of a key, without late ones; ``None``: all are late."""
+        found = self.rows[own]
+        if self.late is not None and self.late[own].any():
+            kept = ~self.late[own]
+            if not kept.any():
+                return None
+            found = found[kept] if isinstance(found, pd.DataFrame) else [*compress(found, kept)]
+        return found.reset_index(drop=True) if isinstance(found, pd.DataFrame) else found
 
 
 def _local(value: Any) -> Any:
@@ -256,11 +319,15 @@ class GroupStates(KeyedBatchProcessor):
         timed = [StoreSpec(TIMEOUT, value=int)] if timeout != "NoTimeout" else []
         return [StoreSpec(STATE, value=value_type(state)), *timed]
 
-    def process_rows(self, rows: pa.RecordBatch, context: Any) -> None:
+    def prepare(self, rows: pa.RecordBatch, context: Any) -> EpochRows:
+        """Return a frame: to make one for each key takes longer than most functions."""
+        return EpochRows(self._rows.frame(rows), self._rows.late(rows, context.watermark))
+
+    def process_rows(self, prepared: EpochRows, rows: slice, context: Any) -> None:
         """Call the function with the rows of a key."""
-        rows = self._rows.on_time(rows, context.watermark)
-        if rows.num_rows:
-            self._call(self._rows.frame(rows), context, has_timed_out=False)
+        frame = prepared.of(rows)
+        if frame is not None:
+            self._call(frame, context, has_timed_out=False)
 
     def _on_timer(self, timer: Any, context: Any) -> None:
         del timer
@@ -579,13 +646,18 @@ class StateVariables(KeyedBatchProcessor):
         timed = [StoreSpec(TIMERS, value=list[int])] if time_mode.lower() != "none" else []
         return [*(one.spec(name) for name, one in handle.variables.items()), *timed]
 
-    def process_rows(self, rows: pa.RecordBatch, context: Any) -> None:
+    def prepare(self, rows: pa.RecordBatch, context: Any) -> EpochRows:
+        """Return a frame, or rows."""
+        made: Any = self._rows.frame(rows) if self._in_pandas else self._rows.rows(rows)
+        return EpochRows(made, self._rows.late(rows, context.watermark))
+
+    def process_rows(self, prepared: EpochRows, rows: slice, context: Any) -> None:
         """Hand the rows of a key over."""
-        rows = self._rows.on_time(rows, context.watermark)
-        if not rows.num_rows:
+        found = prepared.of(rows)
+        if found is None:
             return
         self._handle.context = context
-        given: Any = iter([self._rows.frame(rows)]) if self._in_pandas else self._rows.rows(rows)
+        given = iter([found] if self._in_pandas else found)
         key = self._rows.key_of(_values(context.key))
         self._send(self._processor.handleInputRows(key, given, self._times(context)), context)
 
