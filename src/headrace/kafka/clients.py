@@ -27,7 +27,7 @@ KEPT_READERS = 64
 FETCHED_KIB = 16 << 10
 """What a reader fetches ahead, by default."""
 
-FETCH_AGAIN_MS = 10
+FETCH_AGAIN_MS = 25
 """When a reader that has enough looks whether it still has, by default; the client's own is 1 s."""
 
 _REFUSED = {

@@ -169,11 +169,11 @@ class KafkaSink(Sink):
                 its schema.
             LogAwayError: the registry does not answer.
         """
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, MESSAGES) as writer:
+        content = _Pieces()
+        with pa.ipc.new_file(pa.PythonFile(content, "w"), MESSAGES) as writer:
             for batch in self._messages(batches, schema):
                 writer.write_batch(batch)
-        return [sink.getvalue()]
+        return content.written
 
     @property
     def sends_at_once(self) -> bool:
@@ -231,6 +231,31 @@ class KafkaSink(Sink):
     def open_share(self, site: SinkSite, share: int) -> Receiver:
         """Return what sends a file of each epoch, under a ``transactional.id`` of its own."""
         return TransactionalReceiver(self, site, share)
+
+
+class _Pieces:
+    """What Arrow writes of a file, which are mostly the buffers of batches, and no copy of them."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.written: list[Bytes] = []
+        self._size = 0
+
+    def write(self, piece: Bytes) -> int:
+        self.written.append(piece)
+        size = memoryview(piece).nbytes
+        self._size += size
+        return size
+
+    def tell(self) -> int:
+        return self._size
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class _FencedError(Exception):
