@@ -1,9 +1,9 @@
 """A table of the committed state of a job: the replica that advances by ``catch_up``.
 
 Of a processor's store each epoch brings its changes, by the code that brings a task's store to a
-committed position; here the changes of all tasks become visible in one step. Of totals an epoch
-brings the rows of the files that it added. Windows come and go with event time, so their table is
-made again after each epoch that changed them, as is that of totals where files do not continue it.
+committed position; here the changes of all tasks become visible in one step. Of totals and windows
+an epoch brings the rows of the files that it added; where these say that rows are gone, as of
+windows that were sent, or do not continue what is shown, the table is made again.
 """
 
 from __future__ import annotations
@@ -294,8 +294,9 @@ class StoreSource(Source):
     def _added(
         self, state: JobState, entry: StoreEntry, positions: Mapping[str, Position]
     ) -> TableView | None:
-        """Return totals in the files that were added since; ``None``: they do not say all."""
-        if entry.kind != COLUMNAR or entry.form != "totals" or entry.ttl_ms is not None:
+        """Return rows of the files that were added since; ``None``: they do not say all."""
+        is_plain = entry.form in ("totals", "windows") and not entry.by_event
+        if entry.kind != COLUMNAR or not is_plain or entry.ttl_ms is not None:
             return None
         segments = ManifestSegments(lambda _: state, self._reader.root, state.epoch)
         sources = []
