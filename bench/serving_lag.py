@@ -1,10 +1,11 @@
 """How far `headrace serve` is behind a job that runs: `python bench/serving_lag.py` prints JSON.
 
-A job counts by key, standalone, while rows come at a rate; `headrace serve` follows its store in a
-process of its own. A client asks for the table's version all the time: `commit_ms` is from the wall
-clock of an epoch's commit, as the job notes it, until an answer is of that epoch. Once in
-`--probe` seconds a row has a key of its own: `row_ms` is from its append until its key is found,
-which should be at most `epoch_ms`, the longest time from a commit to the next, and 100 ms.
+A job counts by key, standalone, after a row of each key, while rows come at a rate; `headrace
+serve` follows its store in a process of its own. A client asks for the table's version all the
+time: `commit_ms` is from the wall clock of an epoch's commit, as the job notes it, until an answer
+is of that epoch. Once in `--probe` seconds a row has a key of its own: `row_ms` is from its append
+until its key is found, which should be at most `epoch_ms`, the longest time from a commit to the
+next, and 100 ms. With `--totals` the job aggregates, and its totals are served.
 """
 
 from __future__ import annotations
@@ -41,6 +42,14 @@ class Counting:
 def clicks(g: hr.Graph) -> None:
     g.input("clicks").partition_by("user").process(Counting, [hr.store("counts", int)])
 """
+TOTALS = """
+import headrace as hr
+
+@hr.job("clicks")
+def clicks(g: hr.Graph) -> None:
+    counts = g.input("clicks").partition_by("user").aggregate(n=hr.agg.count())
+    counts.send_to(g.output("counts"))
+"""
 PAUSE_S = 0.002
 
 
@@ -52,6 +61,7 @@ class Feeder(threading.Thread):
         self._stream, self._rate, self._keys = bus.stream("clicks"), rate, keys
         self._probe_s, self._dice = probe_s, np.random.default_rng(1)
         self.probes: list[tuple[str, float]] = []
+        self._numbers = itertools.count()
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -61,7 +71,7 @@ class Feeder(threading.Thread):
             now_s = time.monotonic()
             if now_s >= due:
                 due = now_s + self._probe_s
-                users.append(f"probe{len(self.probes)}")
+                users.append(f"probe{next(self._numbers)}")
                 self.probes.append((users[-1], now_s))
             self._stream.append(0, pa.RecordBatch.from_pydict({"user": users}, SCHEMA))
 
@@ -104,17 +114,21 @@ def main() -> None:
     words.add_argument("--keys", type=int, default=10_000)
     words.add_argument("--probe", type=float, default=0.3)
     words.add_argument("--seconds", type=float, default=30.0)
+    words.add_argument("--totals", action="store_true")
     given = words.parse_args()
     with tempfile.TemporaryDirectory() as name:
         home, file = Path(name) / "home", Path(name) / "clicks.py"
-        file.write_text(JOB)
+        file.write_text(TOTALS if given.totals else JOB)
         headrace = [sys.executable, "-m", "headrace.cli.main"]
         with FileBus(home / "bus") as bus:
             bus.create(StreamSpec("clicks", 1, SCHEMA))
+            users = [f"u{n}" for n in range(given.keys)]
+            bus.stream("clicks").append(0, pa.RecordBatch.from_pydict({"user": users}, SCHEMA))
             feeder = Feeder(bus, given.rate, given.keys, given.probe)
             feeder.start()
             run = [*headrace, "run", str(file), "--standalone", "--home", str(home)]
-            serve = [*headrace, "serve", "--job", "clicks:counts", "--home", str(home)]
+            source = "clicks:aggregate=counts" if given.totals else "clicks:counts"
+            serve = [*headrace, "serve", "--job", source, "--home", str(home)]
             with subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
                 try:
                     found = _watched([*serve, "--port", "0", "--json"], feeder, given.seconds)

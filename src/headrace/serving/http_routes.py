@@ -43,6 +43,7 @@ class TableAnswer(BaseModel):
     staleness_ms: int = Field(description="since it was known to show all that was committed")
     keys: int
     groups: list[int]
+    loads: int = Field(description="how often it was loaded whole")
     problem: str
 
 

@@ -1,8 +1,9 @@
 """A table of the committed state of a job: the replica that advances by ``catch_up``.
 
 Of a processor's store each epoch brings its changes, by the code that brings a task's store to a
-committed position; here the changes of all tasks become visible in one step. Totals and windows
-are made of what is stored, so the table is made again after each epoch that changed them.
+committed position; here the changes of all tasks become visible in one step. Of totals and windows
+an epoch brings the rows of the files that it added; where these say that rows are gone, as of
+windows that were sent, or do not continue what is shown, the table is made again.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from headrace.clock import Clock
 from headrace.coordinator.catalog import StoreEntry
 from headrace.coordinator.commit_log import load_state
 from headrace.coordinator.inspection.job_reader import JobReader
+from headrace.coordinator.inspection.store_view import TableView
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.worker_host import ManifestSegments
 from headrace.errors import CorruptDataError, InvalidInputError
@@ -27,7 +29,9 @@ from headrace.serving.rows import ColumnRows, RowShape, StoreShape
 from headrace.serving.sources import STEP_ROWS, Maker, Source, of_groups
 from headrace.serving.table import ServedTable, TableVersion
 from headrace.state.backend import Backend, Changes, Columns, Position
+from headrace.state.compaction import SegmentRange
 from headrace.state.restore import RestoreCounts, StateRestorer, TaskName
+from headrace.state.segment import SegmentReader
 
 _SERVED = {"values": 0, "totals": 0, "latest": 0, "windows": 2, "periodic": 1}
 """Forms of stores that can be served, with the number of moments before the key of a row."""
@@ -127,8 +131,8 @@ class StoreSource(Source):
         self._tasks: dict[str, _TaskReplica] = {}
         self._news: dict[bytes, bytes | None] = {}
         self._passed: Callable[[Changes], None] = self._note
-        self._shown: object = None
-        self._rested_s = 0.0
+        self._made: object = None
+        self._positions: dict[str, Position] = {}
 
     def follow(self) -> bool:
         """Show the newest committed epoch."""
@@ -249,18 +253,33 @@ class StoreSource(Source):
     # As rows.
 
     def _make(self, state: JobState, entry: StoreEntry, version: TableVersion) -> None:
-        """Make the table again if the files of its tasks are others."""
-        files = {
-            name: (task.epoch, task.attempt)
+        """Bring the table to an epoch if the files of its tasks are others."""
+        positions = {
+            name: Position(state.lineage, task.epoch, task.attempt)
             for name, task in state.tasks.items()
             if name.rpartition("/")[0] == entry.stage
         }
-        if (state.lineage, files) == self._shown and self.table.is_loaded:
+        if positions == self._positions and self.table.is_loaded:
             self.table.apply((), (), version)
             return
-        began = self._clock.monotonic()
-        rows, entries = self.table.shape, self.made()
+        rows = self.table.shape
         assert isinstance(rows, ColumnRows)
+        continues = (state.lineage, state.generation, state.task_counts[entry.stage])
+        added = self._added(state, entry, positions) if continues == self._made else None
+        if added is not None:
+            changes = dict[bytes, bytes]()
+            for batch in added.batches():
+                changes.update(zip(*of_groups(self.table, rows.encode(batch)), strict=True))
+            self.table.apply(list(changes), list(changes.values()), version)
+            self.look_s = LOOK_LEAST_S
+        else:
+            began = self._clock.monotonic()
+            self._load_all(state, rows, version)
+            self.look_s = max(LOOK_LEAST_S, (self._clock.monotonic() - began) * RESTS)
+        self._positions, self._made = positions, continues
+
+    def _load_all(self, state: JobState, rows: ColumnRows, version: TableVersion) -> None:
+        entries = self.made()
         try:
             for batch in self._reader.view(self._store, state.epoch).batches():
                 for begin in range(0, batch.num_rows, STEP_ROWS):
@@ -271,8 +290,31 @@ class StoreSource(Source):
             entries.close()
             raise
         self.table.swap(entries, version)
-        self._shown = (state.lineage, files)
-        self.look_s = max(LOOK_LEAST_S, (self._clock.monotonic() - began) * RESTS)
+
+    def _added(
+        self, state: JobState, entry: StoreEntry, positions: Mapping[str, Position]
+    ) -> TableView | None:
+        """Return rows of the files that were added since; ``None``: they do not say all."""
+        is_plain = entry.form in ("totals", "windows") and not entry.by_event
+        if entry.kind != COLUMNAR or not is_plain or entry.ttl_ms is not None:
+            return None
+        segments = ManifestSegments(lambda _: state, self._reader.root, state.epoch)
+        sources = []
+        for name, target in positions.items():
+            shown, number = self._positions.get(name), int(name.rpartition("/")[2])
+            if shown == target:
+                continue
+            groups = group_range(number, state.task_counts[entry.stage], state.key_groups)
+            chain = segments.chain(entry.stage, number, groups, shown)
+            is_inside = bool(chain.steps) and shown is not None and chain.steps[0].is_within(shown)
+            if shown is None or chain.start != shown or is_inside:
+                return None
+            for step in chain.steps:
+                for path in step.paths:
+                    reader = SegmentReader(self._files, path, chain.checksums.get(path))
+                    sources.append(SegmentRange(reader, groups, entry.stage))
+        view = TableView(entry, state.time_ms, state.epoch, state.key_groups, sources)
+        return None if view.held.has_deletes else view
 
 
 LOOK_LEAST_S = 0.03

@@ -95,6 +95,7 @@ class ServedTable:
         self._clock, self._ttl_ms = clock, ttl_ms
         self._entries: Entries | None = None
         self._version = TableVersion(-1, 0, "")
+        self._loads = 0
         self._checked_s = clock.monotonic()
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
@@ -131,6 +132,7 @@ class ServedTable:
         with self._moved:
             before, self._entries = self._entries, entries
             self._version = version
+            self._loads += 1
             self._moved.notify_all()
         if before is not None:
             before.close()
@@ -347,6 +349,7 @@ class ServedTable:
             "staleness_ms": self.staleness_ms,
             "keys": self.count(),
             "groups": list(self.groups),
+            "loads": self._loads,
             "problem": self.problem,
         }
 

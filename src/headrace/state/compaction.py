@@ -493,6 +493,11 @@ class MergedTable:
         return sum(run.size for run in self._runs)
 
     @property
+    def has_deletes(self) -> bool:
+        """Say whether files say of rows that they are gone."""
+        return any(run.has_deletes for run in self._runs)
+
+    @property
     def is_exact(self) -> bool:
         """Say whether ``rows`` is the number of live rows, for nothing can be overwritten."""
         return not self._runs

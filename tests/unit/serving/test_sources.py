@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,8 +18,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 import redis
+from tests.support.changes import rescale
 from tests.support.faults import refuse_loading_once
 from tests.support.homes import Home
+from tests.support.limits import limit
 from tests.support.processes import until
 from tests.support.servers import encode_key
 from tests.support.serving import Served
@@ -139,20 +143,76 @@ def test_a_key_that_is_under_several_keys_of_messages_is_refused(tmp_path: Path)
             assert not served.table("seen").is_loaded
 
 
-def test_totals_are_served_as_columns(tmp_path: Path) -> None:
-    with TestDriver(totals, home=tmp_path / "home", memory_bus=False) as driver:
-        driver.create("clicks", CLICKS)
-        driver.feed("clicks", rows(("a", 1), ("b", 2), ("a", 5)))
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_totals_follow_epoch_by_epoch_whatever_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
+) -> None:
+    """They are loaded whole at first, and where a new driver began or tasks are others."""
+    limit(monkeypatch, merge_fan_in=3)
+    dice, sums, most = random.Random(5), Counter[str](), dict[str, int]()
+    with TestDriver(totals, home=tmp_path / "home", memory_bus=False, tasks=3) as driver:
+        driver.create("clicks", CLICKS, partitions=2)
+
+        def feed(count: int) -> None:
+            pairs = [(f"u{dice.randrange(40)}", dice.randrange(1, 100)) for _ in range(count)]
+            for user, n in pairs:
+                sums[user] += n
+                most[user] = max(n, most.get(user, 0))
+            driver.feed("clicks", rows(*pairs))
+
+        feed(100)
         driver.run()
-        with Served(driver.settings, driver.bus, ("job", "totals:aggregate=sums")) as served:
-            assert shown(served.table("sums")) == {
-                "a": {"n": 6, "most": 5},
-                "b": {"n": 2, "most": 2},
-            }
-            driver.feed("clicks", rows(("b", 7)))
-            driver.run()
-            served.reach("sums", driver.state.epoch)
-            assert shown(served.table("sums"))["b"] == {"n": 9, "most": 7}
+        source = ("job", "totals:aggregate=sums")
+        with Served(driver.settings, driver.bus, source, on_disk=on_disk) as served:
+            table, loads = served.table("sums"), 1
+            for turn in range(24):
+                feed(dice.randrange(8))
+                if turn % 8 == 3:
+                    driver.advance_with_crash("epoch.before_commit")
+                    loads += 1
+                elif turn == 15:
+                    driver.crash()
+                    rescale(driver, 2)
+                    loads += 1
+                driver.run()
+                served.reach("sums", driver.state.epoch)
+                assert shown(table) == {u: {"n": n, "most": most[u]} for u, n in sums.items()}
+            assert 1 < table.describe()["loads"] <= loads
+            assert table.problem == ""
+
+
+@hr.job("minutes")
+def minutes(g: hr.Graph) -> None:
+    clicks = g.input("clicks", time="at").partition_by("user")
+    counts = clicks.window(hr.tumbling("1m"), n=hr.agg.sum("n"), name="counts")
+    counts.send_to(g.output("sent"))
+
+
+def test_open_windows_are_served_by_key_and_start(tmp_path: Path) -> None:
+    """A window is there from its first row until it is sent."""
+    minute = 60_000
+    dice, open_now = random.Random(3), dict[tuple[str, int], int]()
+    with TestDriver(minutes, home=tmp_path / "home", memory_bus=False, tasks=2) as driver:
+        driver.create("clicks", {**CLICKS, "at": pa.int64()}, time="at")
+        with contextlib.ExitStack() as stack:
+            for turn in range(12):
+                begin = turn // 3 * minute
+                fed = [(f"u{dice.randrange(9)}", dice.randrange(1, 9)) for _ in range(10)]
+                at = begin + turn % 3 * 10_000
+                driver.feed("clicks", [{"user": u, "n": n, "at": at} for u, n in fed])
+                driver.run()
+                for user, n in fed:
+                    open_now[user, begin] = open_now.get((user, begin), 0) + n
+                open_now = {key: n for key, n in open_now.items() if key[1] + minute > at}
+                if turn == 0:
+                    source = ("job", "minutes:counts")
+                    served = stack.enter_context(Served(driver.settings, driver.bus, source))
+                    table = served.table("counts")
+                served.reach("counts", driver.state.epoch)
+                found = table.shape.batch(*zip(*table.scan(b"", None, 1000)[1], strict=True))
+                rows_now = found.set_column(1, "at", found.column(1).cast(pa.int64())).to_pylist()
+                assert {(r["user"], r["at"] // 1000): r["n"] for r in rows_now} == open_now
+            assert table.describe()["loads"] <= 4  # at first, and where windows were sent
 
 
 class Visiting:
