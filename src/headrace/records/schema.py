@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -143,6 +143,7 @@ def schema_to_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
+@lru_cache(maxsize=256)
 def schema_from_text(text: str) -> pa.Schema:
     """Read what ``schema_to_text`` wrote."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -483,7 +483,12 @@ def open_runs(
 def layout_of(section: Section) -> TableLayout:
     """Return the layout of the table that a section is of."""
     assert section.table is not None
-    return TableLayout.of(schema_from_text(section.table.schema))
+    return _layout_from(section.table.schema)
+
+
+@lru_cache(maxsize=256)  # most files of a store say the same
+def _layout_from(text: str) -> TableLayout:
+    return TableLayout.of(schema_from_text(text))
 
 
 def _open(
@@ -496,7 +501,7 @@ def _open(
     assert info is not None
     schema = schema_from_text(info.schema)
     if layout is None:
-        layout = TableLayout.of(schema)
+        layout = layout_of(section)
     check_schema(layout, schema, f"segment {reader.path} of epoch {reader.header.epoch}")
     wanted = ALL_HASHES
     if groups[0] > 0 or groups[1] < info.key_groups:
