@@ -22,7 +22,7 @@ import pyarrow as pa
 from headrace.clock import Clock, Deadline
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.remote import PART as REMOTE
-from headrace.remote import RemoteFile, is_remote
+from headrace.remote import RemoteFile, address_of, is_remote
 
 Bytes: TypeAlias = bytes | memoryview | pa.Buffer
 _MOST_CHUNKS = 512
@@ -299,7 +299,7 @@ class Files:
                 return mapped.read_buffer()
         except FileNotFoundError as error:
             raise CorruptDataError(
-                f"file {path} is missing, though it is named", file=str(path)
+                f"file {address_of(path)} is missing, though it is named", file=str(path)
             ) from error
 
     def names(self, folder: Path | str) -> list[str]:

@@ -185,6 +185,26 @@ class Appender:
 
         return self._again(trim)
 
+    def release(self, first_offset: int, name: str) -> bool:
+        """Remove the file of a segment that is in the object storage.
+
+        Args:
+            first_offset: of the segment.
+            name: of the segment.
+
+        Returns:
+            False: no entry names it any more.
+        """
+
+        def release() -> bool:
+            with self._locked():
+                entry = self._index.known().at(first_offset)
+                self._files.remove(self._index.folder / name)
+                fault("offload.file_removed")
+                return entry is not None and segment_name(entry.segment, entry.nonce) == name
+
+        return self._again(release)
+
     def _again(self, work: Callable[[], _T]) -> _T:
         """Do something under the lock, and once more where this process was kept out meanwhile."""
         while True:

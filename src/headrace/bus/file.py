@@ -20,8 +20,10 @@ import re
 import shutil
 import threading
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -31,8 +33,10 @@ from headrace.bus.bus import Bus, Stream, check_existing_stream
 from headrace.bus.file_log import FileLog, Flusher, OpenLogCache, SegmentMapCache
 from headrace.bus.log import BusContext, Log
 from headrace.bus.log_stream import FolderWatcher, LogStream
+from headrace.bus.offload import MovedSegments, Offloaded
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import (
+    Compacted,
     Fence,
     StreamSpec,
     alias_taken,
@@ -71,10 +75,10 @@ class BackgroundWorker:
     def _begin(self) -> None:
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._is_closed = False
 
-    def put(self, work: Callable[[], None]) -> None:
+    def put(self, work: Callable[[], object]) -> None:
         """Have something done; nothing more after ``close``."""
         if self._process != os.getpid():  # a forked process has none of the threads
             self._lock = threading.Lock()
@@ -128,6 +132,7 @@ class Incarnations:
     def __init__(self, root: Path, files: Files, clock: Clock) -> None:
         self._root, self._folder = root, root / "streams"
         self._files, self._clock = files, clock
+        self._moved = MovedSegments(files, root)
 
     def names(self) -> list[str]:
         """Return the names of the streams that there are, sorted."""
@@ -183,7 +188,8 @@ class Incarnations:
                 with contextlib.suppress(FileNotFoundError):  # of another who tidies
                     (folder / entry).rename(trash / entry)
         for path in self._root.glob(f"{_TRASH}*"):  # those of a process that died here, too
-            shutil.rmtree(path, ignore_errors=True)
+            if self._moved.remove_all(path):
+                shutil.rmtree(path, ignore_errors=True)
 
     def _is_kept(self, entry: str, last: int, *, is_there: bool) -> bool:
         if (match := _FILE.fullmatch(entry)) is not None:
@@ -496,8 +502,9 @@ class FileStream(LogStream):
         holds = CompactionPinFiles(folder, bus.parts.files, bus.parts.clock, bus.parts.fences)
 
         def make_log(partition: int) -> FileLog:
+            number = partition_name(partition)
             return FileLog(
-                f"{folder}/{partition_name(partition)}",
+                f"{folder}/{number}",
                 partition,
                 spec.name,
                 bus.parts,
@@ -505,9 +512,13 @@ class FileStream(LogStream):
                 open_logs=bus.open_logs,
                 settings=settings,
                 holds=holds,
+                moved=MovedSegments(bus.parts.files, bus.root, far and f"{far}/{number}/rows"),
             )
 
+        far, self._unlooked = bus.parts.settings.offload_address, Counter[int]()
+        far = far and f"{far}/{spec.name}/{identity}"
         super().__init__(spec, identity, make_log, bus.parts, settings, holds)
+        self._has_upkeep = self._has_upkeep or bool(far)
         self._check_partitions_known()
 
     def _check_there(self) -> None:
@@ -541,7 +552,51 @@ class FileStream(LogStream):
         for partition in range(self.spec.partitions, partitions):
             (self.folder / partition_name(partition)).mkdir(exist_ok=True)
 
-    def _run_soon(self, work: Callable[[], None]) -> None:
+    def _note(self, partition: int, size: int) -> None:
+        super()._note(partition, size)
+        self._unlooked[partition] += size
+        if self._unlooked[partition] >= self._bus.parts.settings.segment_bytes:
+            self._unlooked[partition] = 0
+            self._offload_soon(partition)
+
+    def trim(
+        self, partition: int, before_offset: int | None = None, *, fence: Fence | None = None
+    ) -> int:
+        """Drop old rows, whole segments at a time; see ``Stream.trim``."""
+        begin = super().trim(partition, before_offset, fence=fence)
+        self._offload_soon(partition)
+        return begin
+
+    def compact(self, partition: int) -> Compacted:
+        """Keep of each key only the last row; see ``Stream.compact``."""
+        done = super().compact(partition)
+        self._offload_soon(partition)
+        return done
+
+    def _offload_soon(self, partition: int) -> None:
+        if self._bus.parts.settings.offload_address and self._settings.current().offloads:
+            self._run_soon(partial(self.offload, partition))
+
+    def offload(self, partition: int) -> Offloaded:
+        """Move the segments that are not to stay on this disk to ``bus.offload_address``.
+
+        Those who append do so by themselves, in the background, after each ``segment_bytes``. What
+        was dropped of moved segments is removed from there.
+
+        Returns:
+            How many were moved, and their bytes.
+
+        Raises:
+            StorageAwayError: the storage does not answer; what is not moved stays.
+        """
+        log = self._log(partition)
+        self._check_there()
+        assert isinstance(log, FileLog)
+        if not (self._bus.parts.settings.offload_address and self.settings.offloads):
+            return Offloaded(0, 0)
+        return log.offload()
+
+    def _run_soon(self, work: Callable[[], object]) -> None:
         self._bus.compactions.put(work)
 
     def _listen_to(self, logs: Sequence[Log]) -> None:
@@ -578,7 +633,7 @@ class FileBus(StoredBus):
         super().__init__(
             root,
             parts,
-            SegmentMapCache(files, settings.open_segments),
+            SegmentMapCache(files, settings.open_segments, moved=MovedSegments(files, root).place),
             Incarnations(root, files, clock),
             AliasFiles(root / "aliases", files, clock),
         )

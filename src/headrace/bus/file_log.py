@@ -30,9 +30,17 @@ from headrace.bus.log import (
     offset_gone,
     segment_name,
 )
+from headrace.bus.offload import (
+    MovedSegments,
+    Offloaded,
+    Segment,
+    segments_of,
+    surplus,
+)
 from headrace.bus.spec import Appended, Compacted, Fence, stream_removed
 from headrace.bus.stream_stores import CompactionPinFiles, SettingsStore
 from headrace.errors import ClosedError, CorruptDataError
+from headrace.faults import fault
 from headrace.files import Bytes, Files
 
 
@@ -43,18 +51,24 @@ class SegmentMapCache:
         files: the file system.
         limit: how many.
         most_bytes: how much they may have together; the disk keeps a removed file that is mapped.
+        moved: returns what stands for a file that is in an object storage now.
 
     A map that was given out lives as long as something refers to it, also when it is no
     longer kept here and when its file has a longer map by now.
     """
 
     def __init__(
-        self, files: Files, limit: int, most_bytes: Callable[[], float] = lambda: math.inf
+        self,
+        files: Files,
+        limit: int,
+        most_bytes: Callable[[], float] = lambda: math.inf,
+        moved: Callable[[Path], Path | None] = lambda _: None,
     ) -> None:
         self._files = files
-        self._limit, self._most_bytes = limit, most_bytes
+        self._limit, self._most_bytes, self._moved = limit, most_bytes, moved
         self._lock = threading.Lock()
         self._maps: OrderedDict[Path, pa.Buffer] = OrderedDict()
+        self._far: set[Path] = set()
 
     def get(self, path: Path, end: int) -> pa.Buffer:
         """Return the content of a file, at least up to byte ``end``.
@@ -64,6 +78,8 @@ class SegmentMapCache:
         """
         with self._lock:
             data = self._maps.get(path)
+            if data is None:
+                self._release_removed(path.parent)
             if data is None or data.size < end:
                 data = self._map(path, end)
             self._maps[path] = data
@@ -80,10 +96,11 @@ class SegmentMapCache:
 
     def _map(self, path: Path, end: int) -> pa.Buffer:
         try:
-            is_empty = path.stat().st_size == 0
-        except FileNotFoundError:
-            is_empty = False  # to map it says what is missing
-        data = pa.py_buffer(b"") if is_empty else self._files.map(path)
+            data = pa.py_buffer(b"") if path.stat().st_size == 0 else self._files.map(path)
+        except (FileNotFoundError, CorruptDataError):  # it may go at any moment
+            if (place := self._moved(path)) is not None:
+                self._far.add(path)
+            data = self._files.map(place or path)
         if data.size < end:
             raise CorruptDataError(
                 f"{path} is damaged at byte {data.size}: the file ends there, the index "
@@ -92,16 +109,24 @@ class SegmentMapCache:
             )
         return data
 
+    def _release_removed(self, folder: Path) -> None:
+        """Release the maps of files that are gone: what others moved frees its room here."""
+        for path in [one for one in self._maps if one.parent == folder and one not in self._far]:
+            if not path.exists():
+                del self._maps[path]
+
     def drop(self, folder: Path) -> None:
         """Release the maps of the files of a folder, so that removed ones free their room."""
         with self._lock:
             for path in [path for path in self._maps if path.parent == folder]:
                 del self._maps[path]
+                self._far.discard(path)
 
     def clear(self) -> None:
         """Release all maps."""
         with self._lock:
             self._maps.clear()
+            self._far.clear()
 
 
 class OpenLogCache:
@@ -174,9 +199,10 @@ class FileLog(Log):
         open_logs: which partitions have files open.
         settings: of the stream.
         holds: of the stream's readers.
+        moved: its segments in an object storage.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what partitions share, and stores of the stream
         self,
         place: str,
         partition: int,
@@ -187,8 +213,9 @@ class FileLog(Log):
         open_logs: OpenLogCache,
         settings: SettingsStore,
         holds: CompactionPinFiles,
+        moved: MovedSegments,
     ) -> None:
-        self._place = place
+        self._place, self._moved = place, moved
         self._parts = parts
         self._maps = maps
         self._open_logs = open_logs
@@ -281,6 +308,33 @@ class FileLog(Log):
                 with self._opened() as appender:
                     appender.replace(draft, publish)
         return draft.outcome
+
+    def offload(self) -> Offloaded:
+        """Move the segments that the stream does not keep on this disk to the object storage.
+
+        Objects of segments that were dropped are removed from there.
+
+        Raises:
+            StorageAwayError: it does not answer; those that were moved before are.
+        """
+        settings, moved, size = self._settings.current(), 0, 0
+        held = [one for one in self._segments()[:-1] if (self.folder / one.name).exists()]
+        for one in surplus(held, settings, self._parts.clock.now_ms()):
+            path = self.folder / one.name
+            with contextlib.suppress(FileNotFoundError):  # others were first
+                self._moved.put(path)
+                fault("offload.put")
+                with self._opened() as appender:
+                    is_kept = appender.release(one.first_offset, one.name)
+                moved, size = moved + is_kept, size + is_kept * one.bytes
+        self._maps.drop(self.folder)
+        self._moved.tidy(self.folder, lambda: (one.name for one in self._segments()))
+        return Offloaded(moved, size)
+
+    def _segments(self) -> list[Segment]:
+        while True:
+            with contextlib.suppress(SegmentReplacedError):
+                return segments_of(self.view())
 
     def flush(self) -> None:
         """Sync what is due; the next append reports a failure."""

@@ -192,6 +192,7 @@ class LogStream(Stream):
         self._appends = AppendNotifier()
         self._turns = itertools.count()
         self._is_listening = self._is_closed = False
+        self._has_upkeep = spec.compact
         self._grow(settings.current())
 
     def append(
@@ -221,7 +222,7 @@ class LogStream(Stream):
         )
         appended = log.append(encode_frame(rows, version), draft)
         self._appends.notify()
-        if self.spec.compact:
+        if self._has_upkeep:
             self._note(partition, rows.nbytes)
         return appended
 
@@ -253,7 +254,7 @@ class LogStream(Stream):
         else:
             appended = log.append([data[begin:end] for begin, end in parts], draft)
         self._appends.notify()
-        if self.spec.compact:
+        if self._has_upkeep:
             self._note(partition, sum(end - begin for begin, end in parts))
         return appended
 
@@ -368,8 +369,8 @@ class LogStream(Stream):
         )
 
     def _note(self, partition: int, size: int) -> None:
-        """Compact a partition once enough was appended to it."""
-        if self._compactions.note(partition, size):
+        """Compact a partition once enough was appended to it, where the stream is compacted."""
+        if self.spec.compact and self._compactions.note(partition, size):
             self._run_soon(partial(self._compactions.compact_if_due, partition))
 
     def _run_soon(self, work: Callable[[], None]) -> None:

@@ -48,6 +48,8 @@ class BusOptions:
             compacts nothing, is kept out; it appends again when it wakes up.
         open_partitions: partitions whose files an appender keeps open.
         open_segments: segments that readers keep mapped.
+        offload_address: of an object storage, for segments that streams do not keep here (file
+            bus).
     """
 
     fsync: Fsync = Fsync.ALWAYS
@@ -62,6 +64,7 @@ class BusOptions:
     seal_after_s: float = 10.0
     open_partitions: int = 128
     open_segments: int = 256
+    offload_address: str = ""
 
     @classmethod
     def of(cls, settings: BusSettings) -> BusOptions:

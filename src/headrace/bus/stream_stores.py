@@ -31,6 +31,7 @@ from headrace.files import Files
 FORMAT = 1
 _BY_OTHERS = ("partitions_before", "columns")
 _OF_COMPACTION = ("compact_after_ms", "keep_deletes_ms", "hold_ms")
+_OF_THE_DISK = ("local_retain_ms", "local_retain_bytes")
 _DAY_MS = 86_400_000
 
 
@@ -51,6 +52,10 @@ class StreamSettings:
         keep_deletes_ms: for a compacted stream: how long deletes are kept after a compaction first
             finds them, so that slow readers see them.
         hold_ms: for a compacted stream: how long a silent reader holds compaction back.
+        local_retain_ms: whole segments with only rows appended longer ago are moved to
+            ``bus.offload_address``, and read from there; ``None``: they stay on the disk.
+        local_retain_bytes: the oldest segments are moved as long as this many bytes of a partition
+            remain on the disk; ``None``: they stay.
     """
 
     retain_ms: int | None = None
@@ -61,10 +66,12 @@ class StreamSettings:
     compact_after_ms: int | None = None
     keep_deletes_ms: int = _DAY_MS
     hold_ms: int = 7 * _DAY_MS
+    local_retain_ms: int | None = None
+    local_retain_bytes: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
-        for name in ("retain_ms", "retain_bytes", *_OF_COMPACTION):
+        for name in ("retain_ms", "retain_bytes", *_OF_COMPACTION, *_OF_THE_DISK):
             value = getattr(self, name)
             may_be_none = StreamSettings.__dict__[name] is None
             if not (value is None and may_be_none) and not (isinstance(value, int) and value > 0):
@@ -86,6 +93,11 @@ class StreamSettings:
         """
         now = () if self.partitions is None else (self.partitions,)
         return list(dict.fromkeys((*now, *reversed(self.partitions_before), created)))
+
+    @property
+    def offloads(self) -> bool:
+        """Return whether any segment can be moved from the disk to an object storage."""
+        return self.local_retain_ms is not None or self.local_retain_bytes is not None
 
     @property
     def drops(self) -> bool:
@@ -208,7 +220,7 @@ class SettingsFiles(SettingsStore):
 
 def _to_json(number: int, settings: StreamSettings) -> bytes:
     plain = settings.plain()
-    for name in ("columns", *_OF_COMPACTION):
+    for name in ("columns", *_OF_COMPACTION, *_OF_THE_DISK):
         if getattr(settings, name) == StreamSettings.__dict__[name]:
             del plain[name]  # versions that do not know of it may read the others
     return signed_json({"format": FORMAT, "number": number, "settings": plain})

@@ -278,6 +278,13 @@ class BusSettings(Section):
         description="wait after which a frozen process that has the lock of a partition is "
         "kept out of it; it appends again when it wakes up",
     )
+    offload_address: str = setting(
+        "",
+        read=storage_address,
+        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, that older "
+        "segments of streams in files are moved to, of streams with `local_retain_ms` or "
+        "`local_retain_bytes`; empty: nowhere",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -460,6 +460,17 @@ class Settings(Section):
                 f"storage.address {own} is in bus.address {other}; give each a prefix of its own, "
                 f"such as {other}/jobs and {other}/bus"
             )
+        far = self.bus.offload_address
+        if far and other:
+            raise InvalidInputError(
+                f"bus.offload_address is {far}, and bus.address is {other}: streams in an object "
+                "storage have no files to move; set one of the two"
+            )
+        if far and own and (f"{own}/".startswith(f"{far}/") or f"{far}/".startswith(f"{own}/")):
+            raise InvalidInputError(
+                f"storage.address is {own}, and bus.offload_address is {far}; give each a prefix "
+                "of its own, such as .../jobs and .../streams"
+            )
         bound_caches(self.storage.cache_bytes)
         for name in ("remote", "spark", "alerts", "tracing"):
             redaction.remember_setting(name, {**vars(getattr(self, name)), "rules": ()})

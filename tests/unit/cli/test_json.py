@@ -11,9 +11,9 @@ from tests.support.cli import ALL, headrace
 ON_SPARK = {
     *("backfill", "run", "demo", "bench readwrite", "bench idle", "bench tasks", "bench stores"),
     *("cluster up", "cluster ls", "cluster kill", "cluster start", "cluster down"),
-    *("cluster drain", "sql run", "sql serve", "serve", "ui"),
+    *("cluster drain", "sql run", "sql serve", "serve", "ui", "bus offload"),
 }
-"""What takes longer, or runs until it is stopped; their suites look at what they print."""
+"""What takes longer, needs a server, or runs until it is stopped; their suites look at it."""
 
 CASES: dict[str, list[str]] = {
     "init": ["project"],

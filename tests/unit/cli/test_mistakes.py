@@ -92,6 +92,7 @@ MISTAKES = [
     ("bus describe order", "no stream 'order'; did you mean 'orders'?"),
     ("bus trim orders --before whenever", "--before 'whenever' cannot be read"),
     ("bus compact orders", "stream 'orders' is not compacted"),
+    ("bus offload orders", "bus.offload_address is not set, so there is nowhere"),
     ("bus alias bought order", "no stream 'order'; did you mean 'orders'?"),
     ("bus alias bought --remove", "no alias 'bought'"),
     ("bus configure orders --retain soon", "--retain is 'soon'; expected a duration"),

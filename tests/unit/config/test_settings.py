@@ -44,6 +44,13 @@ def test_streams_and_jobs_in_a_bucket_have_prefixes_of_their_own(tmp_path: Path)
         load_settings(None, ["bus.address=s3://b/x/", "storage.address=s3://b/x/jobs"], {})
     with pytest.raises(InvalidInputError, match=r"found 'x//b': no storage at 'x//b'; expected s3"):
         load_settings(None, ["bus.address=x//b"], {})
+    for other, reason in {
+        "bus.address=s3://b/bus": "have no files to move",
+        "storage.address=s3://b/old/jobs": "of its own",
+        "storage.address=s3://b": "of its own",
+    }.items():
+        with pytest.raises(InvalidInputError, match=reason):
+            load_settings(None, [other, "bus.offload_address=s3://b/old"], {})
 
 
 def test_a_setting_cannot_be_changed() -> None:

@@ -1,4 +1,4 @@
-"""``headrace bus describe``, ``trim``, ``compact``, ``alias``, ``configure``: one stream.
+"""``headrace bus describe``, ``trim``, ``compact``, ``offload``, ``alias`` and ``configure``.
 
 Also what ``bus ls`` prints of all streams. ``bus ls`` opens no job: only ``describe`` looks for the
 jobs that read a stream.
@@ -210,6 +210,17 @@ Retain = Annotated[
 RetainBytes = Annotated[
     str | None, _limit("BYTES", "How many bytes of each partition to keep; none: all.")
 ]
+LocalRetain = Annotated[
+    str | None,
+    _limit(
+        "TIME",
+        "Age from which whole segments are moved to bus.offload_address, such as 1d; none: never.",
+    ),
+]
+LocalRetainBytes = Annotated[
+    str | None,
+    _limit("BYTES", "How many bytes of each partition stay on the disk, if not moved; none: all."),
+]
 CompactAfter = Annotated[
     str | None,
     _limit("TIME", "Age from which rows are compacted, in a compacted stream; none: any."),
@@ -339,6 +350,58 @@ def compact(
     typer.echo(f"stream {name}: {count_text(gone, 'row')} removed, {size}; compacted up to {upto}")
 
 
+def offload(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="[STREAM]", help="One stream. Default: all.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+    home: Home = None,
+) -> None:
+    """Move older segments of streams to the object storage of bus.offload_address.
+
+    What is moved, `headrace bus configure --local-retain` and `--local-retain-bytes` say. Appenders
+    also do this by themselves. Jobs and commands read moved segments as before.
+
+    Guide: storage.
+
+    For example:
+
+        headrace bus offload clicks
+    """
+    from headrace.bus import FileBus
+    from headrace.bus.file import FileStream
+    from headrace.bus.offload import Offloaded
+    from headrace.cli.output import count_text, size_text
+    from headrace.errors import InvalidInputError
+
+    settings = settings_of(home)
+    with open_home_bus(settings) as bus:
+        if not settings.bus.offload_address or not isinstance(bus, FileBus):
+            raise InvalidInputError(
+                "bus.offload_address is not set, so there is nowhere to move segments to; set it "
+                "to s3://BUCKET/PREFIX in headrace.toml"
+            )
+        moved = dict[str, Offloaded]()
+        for each in [name] if name else bus.names():
+            stream = bus.stream(each)
+            assert isinstance(stream, FileStream)
+            if name and not stream.settings.offloads:
+                raise InvalidInputError(
+                    f"stream {name!r} keeps all segments on the disk; say how much may be moved: "
+                    f"headrace bus configure {name} --local-retain 7d"
+                )
+            done = [stream.offload(partition) for partition in range(stream.spec.partitions)]
+            moved[each] = Offloaded(sum(d.segments for d in done), sum(d.bytes for d in done))
+    if as_json:
+        show_json(*({"stream": each, **found._asdict()} for each, found in moved.items()))
+        return
+    for each, found in moved.items():
+        if name or found.segments:
+            size = f", {size_text(found.bytes)}" if found.segments else ""
+            typer.echo(f"stream {each}: {count_text(found.segments, 'segment')} moved{size}")
+
+
 def alias(
     name: Annotated[
         str | None, typer.Argument(metavar="[ALIAS]", help="The alias.", show_default=False)
@@ -394,6 +457,8 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
     name: StreamName,
     retain: Retain = None,
     retain_bytes: RetainBytes = None,
+    local_retain: LocalRetain = None,
+    local_retain_bytes: LocalRetainBytes = None,
     partitions: Annotated[
         int | None,
         typer.Option(min=1, help="Number of partitions that get new rows.", show_default=False),
@@ -421,6 +486,7 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
 
     ages = {
         "retain_ms": ("--retain", retain),
+        "local_retain_ms": ("--local-retain", local_retain),
         "compact_after_ms": ("--compact-after", compact_after),
         "keep_deletes_ms": ("--keep-deletes", keep_deletes),
         "hold_ms": ("--hold-for", hold_for),
@@ -431,7 +497,9 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
         if given is not None
     }
     if retain_bytes is not None:
-        changes["retain_bytes"] = _byte_count(retain_bytes)
+        changes["retain_bytes"] = _byte_count("--retain-bytes", retain_bytes)
+    if local_retain_bytes is not None:
+        changes["local_retain_bytes"] = _byte_count("--local-retain-bytes", local_retain_bytes)
     if partitions is not None:
         changes["partitions"] = partitions
     with open_home_bus(settings_of(home)) as bus:
@@ -455,9 +523,9 @@ def _age_ms(text: str, option: str) -> int | None:
     return None if text == "none" else duration_ms(text, option)
 
 
-def _byte_count(text: str) -> int | None:
+def _byte_count(option: str, text: str) -> int | None:
     if text == "none":
         return None
     if not text.isdecimal():
-        raise typer.BadParameter(f"--retain-bytes {text}: expected a whole number, or none")
+        raise typer.BadParameter(f"{option} {text}: expected a whole number, or none")
     return int(text)

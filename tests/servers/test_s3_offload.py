@@ -1,0 +1,399 @@
+"""Segments of streams in files that were moved to a real S3 server, and are read from there."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.cli import done
+from tests.support.s3_proxy import FaultyProxy
+from tests.support.servers import S3Server
+from tests.support.storages import forget_storages, new_name, objects_of
+
+from headrace.bus import (
+    Bus,
+    BusOptions,
+    FileBus,
+    OffsetGoneError,
+    Stream,
+    StreamSettings,
+    StreamSpec,
+)
+from headrace.bus import file_log as file_log_module
+from headrace.bus.file import FileStream
+from headrace.clock import Clock
+from headrace.cloud.storage import CloudStorage
+from headrace.errors import UnavailableError
+from headrace.objects import open_storage
+from headrace.remote import bound_caches, cache_bytes
+from headrace.testing import ManualClock, call_at
+from headrace.testing.bus_contract import CompactionContract
+from headrace.testing.bus_suite import (
+    SCHEMA,
+    AppendingContract,
+    ChangingContract,
+    CrashError,
+    ReadingContract,
+    everything,
+    rows,
+)
+
+JOB = """
+import headrace as hr
+
+@hr.job("sums")
+def sums(g: hr.Graph) -> None:
+    clicks = g.input("clicks").partition_by("user")
+    clicks.aggregate(total=hr.agg.sum("n")).send_to(g.output("totals"))
+"""
+ONE = StreamSpec("one", 1, SCHEMA, "at", ("id",))
+PRICES = StreamSpec("prices", 1, SCHEMA, "at", ("id",), compact=True)
+
+
+@pytest.fixture(autouse=True)
+def found(s3: S3Server) -> S3Server:
+    return s3
+
+
+def small(address: str) -> BusOptions:
+    return BusOptions(segment_bytes=2000, batch_bytes=100_000, offload_address=address)
+
+
+class TestAFileBusThatMovesAll(
+    AppendingContract, ReadingContract, ChangingContract, CompactionContract
+):
+    """Each append begins a segment, and what is sealed is moved at once."""
+
+    options = BusOptions(
+        segment_bytes=1,
+        batch_bytes=100_000,
+        record_bytes=20_000,
+        adopt_bytes=4096,
+        open_segments=2,
+    )
+
+    @pytest.fixture(autouse=True)
+    def move_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.address = f"s3://tests/{new_name()}"
+        monkeypatch.setattr(StreamSettings, "offloads", True)
+        monkeypatch.setattr(file_log_module, "surplus", lambda held, *_: iter(held))
+        monkeypatch.setattr(FileStream, "_run_soon", lambda _, work: work())
+
+    def open_bus(self, folder: Path, options: BusOptions, clock: Clock | None = None) -> Bus:
+        options = replace(options, offload_address=f"{self.address}/{folder.name}")
+        return FileBus(folder, options, clock=clock)
+
+    def reopen(
+        self, bus: Bus, folder: Path, options: BusOptions, clock: Clock | None = None
+    ) -> Bus:
+        bus.close()
+        return self.open_bus(folder, options, clock)
+
+
+class Place:
+    """A bus in a folder, and where its older segments go."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder, self.address = folder, f"s3://tests/{new_name()}/streams"
+        self.options = BusOptions(
+            segment_bytes=2000, batch_bytes=100_000, offload_address=self.address, **options
+        )
+
+    def open(self) -> FileBus:
+        return FileBus(self.folder, self.options)
+
+    @property
+    def here(self) -> list[str]:
+        """The segments on the disk, but for copies."""
+        found = (self.folder / "streams").rglob("*.seg")
+        return sorted(path.name for path in found)
+
+    @property
+    def notes(self) -> list[str]:
+        return sorted(path.stem for path in (self.folder / "streams").rglob("*.far"))
+
+    @property
+    def far(self) -> list[str]:
+        """The segments in the storage."""
+        return sorted(name.rpartition("/")[2] for name in objects_of(self.address))
+
+    def copies(self) -> list[Path]:
+        return list((self.folder / "copies").rglob("*.seg"))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "bus")
+
+
+def rows_from(stream: Stream, begin: int, end: int | None = None) -> list[dict[str, Any]]:
+    return [row for part in stream.read(0, begin, end) for row in part.batch.to_pylist()]
+
+
+def _die() -> None:
+    raise CrashError
+
+
+def filled(stream: Stream, appends: int, begin: int = 0) -> None:
+    """Append so many times 50 rows, each of which fills more than a third of a segment."""
+    for number in range(begin, begin + appends):
+        stream.append(0, rows(number * 50, 50))
+
+
+def test_what_the_disk_need_not_keep_is_moved_and_read_from_there(place: Place) -> None:
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        assert isinstance(stream, FileStream)
+        filled(stream, 40)
+        expected, segments = everything(stream), place.here
+        assert stream.offload(0) == (0, 0)  # no setting says so
+        stream.configure(local_retain_bytes=5000)
+        moved = stream.offload(0)
+        assert moved.segments == len(place.far) > 5
+        assert sorted(place.here + place.far) == segments
+        assert (
+            sum(
+                (place.folder / "streams/one/p-00000" / one).stat().st_size
+                for one in place.here[:-1]
+            )
+            <= 5000
+        )
+        assert everything(stream) == expected
+        assert rows_from(stream, 510, 590) == expected[510:590]
+        assert stream.offload(0) == (0, 0)
+        stream.configure(local_retain_bytes=1)
+        assert stream.offload(0).segments >= 1
+    with place.open() as bus:
+        assert everything(bus.stream("one")) == expected
+        assert bus.stream("one").offset_at(0, expected[777]["at"]) == 777
+
+
+def test_those_who_append_move_segments_by_themselves(place: Place) -> None:
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        stream.configure(local_retain_bytes=1)
+        filled(stream, 40)
+    assert len(place.far) > 5
+    with place.open() as bus:
+        assert len(everything(bus.stream("one"))) == 2000
+
+
+def test_segments_are_moved_by_age(place: Place) -> None:
+    clock = ManualClock(1_000_000)
+    with FileBus(place.folder, place.options, clock=clock) as bus:
+        stream = bus.create(ONE)
+        assert isinstance(stream, FileStream)
+        stream.configure(local_retain_ms=60_000)
+        filled(stream, 20)
+        clock.advance(50_000)
+        filled(stream, 20, 20)
+        first = place.here
+        assert stream.offload(0) == (0, 0)
+        clock.advance(20_000)
+        assert 3 < stream.offload(0).segments < len(first) - 3
+        assert place.far == first[: len(place.far)]
+
+
+def test_what_is_dropped_is_gone_from_the_storage(place: Place) -> None:
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        assert isinstance(stream, FileStream)
+        filled(stream, 40)
+        stream.configure(local_retain_bytes=1)
+        stream.offload(0)
+        before = place.far
+        begin = stream.trim(0, 1000)
+        stream.offload(0)
+        assert place.far == [name for name in before if int(name[:20]) >= begin]
+        assert place.notes == [name.removesuffix(".seg") for name in place.far]
+        with pytest.raises(OffsetGoneError):
+            rows_from(stream, 0)
+        assert len(rows_from(stream, begin)) == 2000 - begin
+        bus.remove("one")
+        assert place.far == []
+        assert everything(bus.create(ONE)) == []
+
+
+def test_compacted_rows_of_moved_segments_stay(place: Place) -> None:
+    with place.open() as bus:
+        stream = bus.create(PRICES)
+        assert isinstance(stream, FileStream)
+        stream.configure(local_retain_bytes=1)
+        for number in range(30):
+            stream.append(0, rows(number % 3 * 50, 50))
+        stream.offload(0)
+        last = {row["id"]: row for row in everything(stream)}
+        stream.compact(0)
+        assert {row["id"]: row for row in everything(stream)} == last
+        before = place.far
+        stream.offload(0)
+        assert not set(place.far) & set(before)
+        filled(stream, 40)
+        stream.offload(0)
+        assert place.far
+        last |= {row["id"]: row for row in everything(stream)}
+        stream.compact(0)
+        assert {row["id"]: row for row in everything(stream)} == last
+
+
+@pytest.mark.parametrize("point", ["offload.noted", "offload.put", "offload.file_removed"])
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_who_dies_while_moving_loses_nothing_and_leaves_nothing(
+    place: Place, point: str, *, is_trimmed: bool
+) -> None:
+    """Also where the segment is dropped, or the stream removed, before another moves it."""
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        assert isinstance(stream, FileStream)
+        filled(stream, 40)
+        expected = everything(stream)
+        stream.configure(local_retain_bytes=1)
+        with call_at(point, _die), pytest.raises(CrashError):
+            stream.offload(0)
+    with place.open() as bus:
+        stream = bus.stream("one")
+        assert isinstance(stream, FileStream)
+        assert everything(stream) == expected
+        if is_trimmed:
+            assert stream.trim(0, 300)
+        stream.offload(0)
+        assert len(place.here) == 1
+        assert [f"{one}.seg" for one in place.notes] == place.far
+        assert rows_from(stream, stream.begins()[0]) == expected[stream.begins()[0] :]
+
+
+def test_what_is_put_after_it_was_dropped_is_removed(place: Place) -> None:
+    with place.open() as bus, place.open() as other:
+        stream = bus.create(ONE)
+        assert isinstance(stream, FileStream)
+        filled(stream, 40)
+        stream.configure(local_retain_bytes=1)
+        same = other.stream("one")
+        assert isinstance(same, FileStream)
+
+        def drop(end: int) -> None:
+            same.trim(0, end)
+            same.offload(0)
+
+        with call_at("offload.noted", lambda: drop(300)):
+            stream.offload(0)
+        begin = stream.begins()[0]
+        assert begin
+        assert all(int(name[:20]) >= begin for name in place.far)
+
+        # Who was frozen longer puts it when nothing notes it any more.
+        folder = objects_of(place.address)[0].rpartition("/")[0]
+        open_storage("s3", "tests").put(f"{folder}/{0:020d}-00000001.seg", b"late")
+        stream.offload(0)
+        assert [f"{one}.seg" for one in place.notes] == place.far
+        assert len(rows_from(stream, begin)) == 2000 - begin
+
+
+def test_two_at_once_move_each_segment_once(place: Place) -> None:
+    with place.open() as bus, place.open() as other:
+        stream, same = bus.create(ONE), other.stream("one")
+        assert isinstance(stream, FileStream)
+        assert isinstance(same, FileStream)
+        filled(stream, 40)
+        stream.configure(local_retain_bytes=1)
+        expected, sealed = everything(stream), len(place.here) - 1
+        with ThreadPoolExecutor(2) as pool:
+            moved = list(pool.map(lambda one: one.offload(0), (stream, same)))
+        assert len(place.far) == sealed <= sum(one.segments for one in moved)
+        assert everything(stream) == everything(same) == expected
+
+
+def test_while_the_storage_is_away_all_but_moved_rows_are_there(
+    place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        assert isinstance(stream, FileStream)
+        filled(stream, 20)
+        expected = everything(stream)
+        stream.configure(local_retain_bytes=1)
+        stream.offload(0)
+        moved = int(place.far[-1][:20])
+        stream.configure(local_retain_bytes=10**9)
+        filled(stream, 20, 20)
+    proxy = FaultyProxy(s3.port)
+    try:
+        proxy.choose = lambda *_: "unavailable"
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        impatient = partial(CloudStorage, patience_s=0.3)
+        monkeypatch.setattr("headrace.objects.plugins.load", lambda *_: impatient)
+        forget_storages()
+        with place.open() as bus:
+            stream = bus.stream("one")
+            assert isinstance(stream, FileStream)
+            assert len(rows_from(stream, 1050)) == 950
+            with pytest.raises(UnavailableError, match=r"s3|tests"):
+                everything(stream)
+            stream.configure(local_retain_bytes=1)
+            with pytest.raises(UnavailableError):
+                stream.offload(0)
+            filled(stream, 5, 40)
+            begin = stream.trim(0, moved + 1)  # its objects are removed later
+            assert begin > 0
+    finally:
+        proxy.close()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3.environment()["AWS_ENDPOINT_URL"])
+    forget_storages()
+    with place.open() as bus:
+        stream = bus.stream("one")
+        assert isinstance(stream, FileStream)
+        assert rows_from(stream, begin)[: 1000 - begin] == expected[begin:]
+        filled(stream, 1, 45)
+        stream.offload(0)
+        assert [f"{one}.seg" for one in place.notes] == place.far
+        assert all(int(name[:20]) >= begin for name in place.far)
+
+
+def test_copies_of_what_was_read_are_bounded(place: Place) -> None:
+    before = cache_bytes()
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        assert isinstance(stream, FileStream)
+        filled(stream, 60)
+        stream.configure(local_retain_bytes=1)
+        stream.offload(0)
+        assert not place.copies()
+        bound_caches(6000)
+        try:
+            assert len(everything(stream)) == 3000
+        finally:
+            bound_caches(before)
+        assert 0 < sum(path.stat().st_size for path in place.copies()) < 12_000
+
+
+def test_a_job_reads_what_commands_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"s3://tests/{new_name()}"
+    monkeypatch.setenv("HEADRACE__BUS__OFFLOAD_ADDRESS", address)
+    monkeypatch.setenv("HEADRACE__BUS__SEGMENT_BYTES", "4096")
+    home = ("--home", tmp_path)
+    done("bus", "create", "clicks", "--schema", "user:int64,n:int64", *home)
+
+    def append(begin: int) -> None:
+        lines = "".join(f'{{"user": {one % 5}, "n": {one}}}\n' for one in range(begin, begin + 500))
+        done("bus", "append", "clicks", "-", "--batch-rows", "50", *home, stdin=lines)
+
+    append(0)
+    assert "local_retain_bytes 4096" in done(
+        "bus", "configure", "clicks", "--local-retain-bytes", "4096", *home
+    )
+    assert "moved" in done("bus", "offload", "clicks", *home)
+    [found] = json.loads(f"[{done('bus', 'offload', 'clicks', '--json', *home)}]")
+    assert found == {"stream": "clicks", "segments": 0, "bytes": 0}
+    assert objects_of(address)
+    append(500)
+    done("bus", "offload", *home)
+    (tmp_path / "sums.py").write_text(JOB)
+    done("run", tmp_path / "sums.py", "--standalone", "--bounded", *home)
+    lines = done("bus", "tail", "totals", "--from", "earliest", "--json", *home).splitlines()
+    totals = {row["row"]["user"]: row["row"]["total"] for row in map(json.loads, lines)}
+    assert totals == {user: sum(range(user, 1000, 5)) for user in range(5)}
