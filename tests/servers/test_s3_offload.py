@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,30 @@ import pytest
 from tests.support.cli import done
 from tests.support.s3_proxy import FaultyProxy
 from tests.support.servers import S3Server
-from tests.support.storages import forget_storages, new_name, objects_of
+from tests.support.storages import (
+    bucket_of,
+    caching,
+    forget_storages,
+    give_up_soon,
+    new_name,
+    objects_of,
+)
 
 from headrace.bus import (
     Bus,
     BusOptions,
     FileBus,
+    Offloaded,
     OffsetGoneError,
     Stream,
-    StreamSettings,
     StreamSpec,
 )
-from headrace.bus import file_log as file_log_module
-from headrace.bus.file import FileStream
-from headrace.clock import Clock
-from headrace.cloud.storage import CloudStorage
-from headrace.errors import UnavailableError
-from headrace.objects import open_storage
-from headrace.remote import bound_caches, cache_bytes
+from headrace.errors import InvalidInputError, UnavailableError
 from headrace.testing import ManualClock, call_at
 from headrace.testing.bus_contract import CompactionContract
 from headrace.testing.bus_suite import (
     SCHEMA,
     AppendingContract,
-    ChangingContract,
     CrashError,
     ReadingContract,
     everything,
@@ -52,7 +51,7 @@ def sums(g: hr.Graph) -> None:
     clicks.aggregate(total=hr.agg.sum("n")).send_to(g.output("totals"))
 """
 ONE = StreamSpec("one", 1, SCHEMA, "at", ("id",))
-PRICES = StreamSpec("prices", 1, SCHEMA, "at", ("id",), compact=True)
+PRICES = StreamSpec("one", 1, SCHEMA, "at", ("id",), compact=True)
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +63,17 @@ def small(address: str) -> BusOptions:
     return BusOptions(segment_bytes=2000, batch_bytes=100_000, offload_address=address)
 
 
-class TestAFileBusThatMovesAll(
-    AppendingContract, ReadingContract, ChangingContract, CompactionContract
-):
-    """Each append begins a segment, and what is sealed is moved at once."""
+class MovingBus(FileBus):
+    """Moves what is sealed at once."""
+
+    def create(self, *args: Any, **how: Any) -> Stream:
+        stream = super().create(*args, **how)
+        stream.configure(local_retain_bytes=1)
+        return stream
+
+
+class TestAFileBusThatMovesAll(AppendingContract, ReadingContract, CompactionContract):
+    """Each append begins a segment, and what is sealed is moved in the background."""
 
     options = BusOptions(
         segment_bytes=1,
@@ -78,19 +84,14 @@ class TestAFileBusThatMovesAll(
     )
 
     @pytest.fixture(autouse=True)
-    def move_all(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def own_address(self) -> None:
         self.address = f"s3://tests/{new_name()}"
-        monkeypatch.setattr(StreamSettings, "offloads", True)
-        monkeypatch.setattr(file_log_module, "surplus", lambda held, *_: iter(held))
-        monkeypatch.setattr(FileStream, "_run_soon", lambda _, work: work())
 
-    def open_bus(self, folder: Path, options: BusOptions, clock: Clock | None = None) -> Bus:
+    def open_bus(self, folder: Path, options: BusOptions, clock: Any = None) -> Bus:
         options = replace(options, offload_address=f"{self.address}/{folder.name}")
-        return FileBus(folder, options, clock=clock)
+        return MovingBus(folder, options, clock=clock)
 
-    def reopen(
-        self, bus: Bus, folder: Path, options: BusOptions, clock: Clock | None = None
-    ) -> Bus:
+    def reopen(self, bus: Bus, folder: Path, options: BusOptions, clock: Any = None) -> Bus:
         bus.close()
         return self.open_bus(folder, options, clock)
 
@@ -135,6 +136,11 @@ def rows_from(stream: Stream, begin: int, end: int | None = None) -> list[dict[s
     return [row for part in stream.read(0, begin, end) for row in part.batch.to_pylist()]
 
 
+def moved(bus: FileBus) -> Offloaded:
+    [found] = bus.offload("one")
+    return found
+
+
 def _die() -> None:
     raise CrashError
 
@@ -148,13 +154,12 @@ def filled(stream: Stream, appends: int, begin: int = 0) -> None:
 def test_what_the_disk_need_not_keep_is_moved_and_read_from_there(place: Place) -> None:
     with place.open() as bus:
         stream = bus.create(ONE)
-        assert isinstance(stream, FileStream)
         filled(stream, 40)
         expected, segments = everything(stream), place.here
-        assert stream.offload(0) == (0, 0)  # no setting says so
+        with pytest.raises(InvalidInputError, match="keeps all segments on the disk"):
+            moved(bus)
         stream.configure(local_retain_bytes=5000)
-        moved = stream.offload(0)
-        assert moved.segments == len(place.far) > 5
+        assert moved(bus).segments == len(place.far) > 5
         assert sorted(place.here + place.far) == segments
         assert (
             sum(
@@ -165,9 +170,9 @@ def test_what_the_disk_need_not_keep_is_moved_and_read_from_there(place: Place) 
         )
         assert everything(stream) == expected
         assert rows_from(stream, 510, 590) == expected[510:590]
-        assert stream.offload(0) == (0, 0)
+        assert moved(bus) == (0, 0)
         stream.configure(local_retain_bytes=1)
-        assert stream.offload(0).segments >= 1
+        assert moved(bus).segments >= 1
     with place.open() as bus:
         assert everything(bus.stream("one")) == expected
         assert bus.stream("one").offset_at(0, expected[777]["at"]) == 777
@@ -187,28 +192,26 @@ def test_segments_are_moved_by_age(place: Place) -> None:
     clock = ManualClock(1_000_000)
     with FileBus(place.folder, place.options, clock=clock) as bus:
         stream = bus.create(ONE)
-        assert isinstance(stream, FileStream)
         stream.configure(local_retain_ms=60_000)
         filled(stream, 20)
         clock.advance(50_000)
         filled(stream, 20, 20)
         first = place.here
-        assert stream.offload(0) == (0, 0)
+        assert moved(bus) == (0, 0)
         clock.advance(20_000)
-        assert 3 < stream.offload(0).segments < len(first) - 3
+        assert 3 < moved(bus).segments < len(first) - 3
         assert place.far == first[: len(place.far)]
 
 
 def test_what_is_dropped_is_gone_from_the_storage(place: Place) -> None:
     with place.open() as bus:
         stream = bus.create(ONE)
-        assert isinstance(stream, FileStream)
         filled(stream, 40)
         stream.configure(local_retain_bytes=1)
-        stream.offload(0)
+        moved(bus)
         before = place.far
         begin = stream.trim(0, 1000)
-        stream.offload(0)
+        moved(bus)
         assert place.far == [name for name in before if int(name[:20]) >= begin]
         assert place.notes == [name.removesuffix(".seg") for name in place.far]
         with pytest.raises(OffsetGoneError):
@@ -222,19 +225,18 @@ def test_what_is_dropped_is_gone_from_the_storage(place: Place) -> None:
 def test_compacted_rows_of_moved_segments_stay(place: Place) -> None:
     with place.open() as bus:
         stream = bus.create(PRICES)
-        assert isinstance(stream, FileStream)
         stream.configure(local_retain_bytes=1)
         for number in range(30):
             stream.append(0, rows(number % 3 * 50, 50))
-        stream.offload(0)
+        moved(bus)
         last = {row["id"]: row for row in everything(stream)}
         stream.compact(0)
         assert {row["id"]: row for row in everything(stream)} == last
         before = place.far
-        stream.offload(0)
+        moved(bus)
         assert not set(place.far) & set(before)
         filled(stream, 40)
-        stream.offload(0)
+        moved(bus)
         assert place.far
         last |= {row["id"]: row for row in everything(stream)}
         stream.compact(0)
@@ -249,19 +251,17 @@ def test_who_dies_while_moving_loses_nothing_and_leaves_nothing(
     """Also where the segment is dropped, or the stream removed, before another moves it."""
     with place.open() as bus:
         stream = bus.create(ONE)
-        assert isinstance(stream, FileStream)
         filled(stream, 40)
         expected = everything(stream)
         stream.configure(local_retain_bytes=1)
         with call_at(point, _die), pytest.raises(CrashError):
-            stream.offload(0)
+            moved(bus)
     with place.open() as bus:
         stream = bus.stream("one")
-        assert isinstance(stream, FileStream)
         assert everything(stream) == expected
         if is_trimmed:
             assert stream.trim(0, 300)
-        stream.offload(0)
+        moved(bus)
         assert len(place.here) == 1
         assert [f"{one}.seg" for one in place.notes] == place.far
         assert rows_from(stream, stream.begins()[0]) == expected[stream.begins()[0] :]
@@ -270,26 +270,24 @@ def test_who_dies_while_moving_loses_nothing_and_leaves_nothing(
 def test_what_is_put_after_it_was_dropped_is_removed(place: Place) -> None:
     with place.open() as bus, place.open() as other:
         stream = bus.create(ONE)
-        assert isinstance(stream, FileStream)
         filled(stream, 40)
         stream.configure(local_retain_bytes=1)
         same = other.stream("one")
-        assert isinstance(same, FileStream)
 
         def drop(end: int) -> None:
             same.trim(0, end)
-            same.offload(0)
+            moved(other)
 
         with call_at("offload.noted", lambda: drop(300)):
-            stream.offload(0)
+            moved(bus)
         begin = stream.begins()[0]
         assert begin
         assert all(int(name[:20]) >= begin for name in place.far)
 
         # Who was frozen longer puts it when nothing notes it any more.
         folder = objects_of(place.address)[0].rpartition("/")[0]
-        open_storage("s3", "tests").put(f"{folder}/{0:020d}-00000001.seg", b"late")
-        stream.offload(0)
+        bucket_of(place.address).put(f"{folder}/{0:020d}-00000001.seg", b"late")
+        moved(bus)
         assert [f"{one}.seg" for one in place.notes] == place.far
         assert len(rows_from(stream, begin)) == 2000 - begin
 
@@ -297,14 +295,12 @@ def test_what_is_put_after_it_was_dropped_is_removed(place: Place) -> None:
 def test_two_at_once_move_each_segment_once(place: Place) -> None:
     with place.open() as bus, place.open() as other:
         stream, same = bus.create(ONE), other.stream("one")
-        assert isinstance(stream, FileStream)
-        assert isinstance(same, FileStream)
         filled(stream, 40)
         stream.configure(local_retain_bytes=1)
         expected, sealed = everything(stream), len(place.here) - 1
         with ThreadPoolExecutor(2) as pool:
-            moved = list(pool.map(lambda one: one.offload(0), (stream, same)))
-        assert len(place.far) == sealed <= sum(one.segments for one in moved)
+            done = list(pool.map(moved, (bus, other)))
+        assert len(place.far) == sealed <= sum(one.segments for one in done)
         assert everything(stream) == everything(same) == expected
 
 
@@ -313,32 +309,28 @@ def test_while_the_storage_is_away_all_but_moved_rows_are_there(
 ) -> None:
     with place.open() as bus:
         stream = bus.create(ONE)
-        assert isinstance(stream, FileStream)
         filled(stream, 20)
         expected = everything(stream)
         stream.configure(local_retain_bytes=1)
-        stream.offload(0)
-        moved = int(place.far[-1][:20])
+        moved(bus)
+        last = int(place.far[-1][:20])
         stream.configure(local_retain_bytes=10**9)
         filled(stream, 20, 20)
     proxy = FaultyProxy(s3.port)
     try:
         proxy.choose = lambda *_: "unavailable"
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
-        impatient = partial(CloudStorage, patience_s=0.3)
-        monkeypatch.setattr("headrace.objects.plugins.load", lambda *_: impatient)
-        forget_storages()
+        give_up_soon(monkeypatch)
         with place.open() as bus:
             stream = bus.stream("one")
-            assert isinstance(stream, FileStream)
             assert len(rows_from(stream, 1050)) == 950
             with pytest.raises(UnavailableError, match=r"s3|tests"):
                 everything(stream)
             stream.configure(local_retain_bytes=1)
             with pytest.raises(UnavailableError):
-                stream.offload(0)
+                moved(bus)
             filled(stream, 5, 40)
-            begin = stream.trim(0, moved + 1)  # its objects are removed later
+            begin = stream.trim(0, last + 1)  # its objects are removed later
             assert begin > 0
     finally:
         proxy.close()
@@ -346,28 +338,22 @@ def test_while_the_storage_is_away_all_but_moved_rows_are_there(
     forget_storages()
     with place.open() as bus:
         stream = bus.stream("one")
-        assert isinstance(stream, FileStream)
         assert rows_from(stream, begin)[: 1000 - begin] == expected[begin:]
         filled(stream, 1, 45)
-        stream.offload(0)
+        moved(bus)
         assert [f"{one}.seg" for one in place.notes] == place.far
         assert all(int(name[:20]) >= begin for name in place.far)
 
 
 def test_copies_of_what_was_read_are_bounded(place: Place) -> None:
-    before = cache_bytes()
     with place.open() as bus:
         stream = bus.create(ONE)
-        assert isinstance(stream, FileStream)
         filled(stream, 60)
         stream.configure(local_retain_bytes=1)
-        stream.offload(0)
+        moved(bus)
         assert not place.copies()
-        bound_caches(6000)
-        try:
+        with caching(6000):
             assert len(everything(stream)) == 3000
-        finally:
-            bound_caches(before)
         assert 0 < sum(path.stat().st_size for path in place.copies()) < 12_000
 
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.support.processes import command
 from tests.support.runs import World
 
-from headrace import objects
+from headrace import objects, remote
+from headrace.cloud.storage import CloudStorage
 from headrace.files import new_name
 
 __all__ = [
     "StoredWorld",
     "bucket_of",
+    "caching",
     "exchange_servers",
     "forget_storages",
+    "give_up_soon",
     "new_name",
     "objects_of",
 ]
@@ -55,6 +61,24 @@ def objects_of(address: str) -> list[str]:
     """Return the names of all objects below an address."""
     folder = objects.Address.read(address).prefix
     return [one.name for one in bucket_of(address).objects(folder)]
+
+
+@contextmanager
+def caching(most_bytes: int) -> Iterator[None]:
+    """Have this process keep so many bytes of objects on disk, in a block."""
+    before = remote.cache_bytes()
+    remote.bound_caches(most_bytes)
+    try:
+        yield
+    finally:
+        remote.bound_caches(before)
+
+
+def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process try a call of a storage for a moment, in place of half a minute."""
+    opened = partial(CloudStorage, patience_s=0.3)
+    monkeypatch.setattr("headrace.objects.plugins.load", lambda *_: opened)
+    forget_storages()
 
 
 def exchange_servers(processes: Iterable[int]) -> list[int]:

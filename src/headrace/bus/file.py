@@ -52,7 +52,13 @@ from headrace.bus.stream_stores import (
     verified_json,
 )
 from headrace.clock import CLOCK_RECORD, Clock, SteadyClock, SystemClock
-from headrace.errors import ClosedError, CorruptDataError, HeadraceError, UnavailableError
+from headrace.errors import (
+    ClosedError,
+    CorruptDataError,
+    HeadraceError,
+    InvalidInputError,
+    UnavailableError,
+)
 from headrace.faults import fault
 from headrace.files import Files, take_lock
 from headrace.records.schema import schema_from_text, schema_to_text
@@ -578,22 +584,10 @@ class FileStream(LogStream):
             self._run_soon(partial(self.offload, partition))
 
     def offload(self, partition: int) -> Offloaded:
-        """Move the segments that are not to stay on this disk to ``bus.offload_address``.
-
-        Those who append do so by themselves, in the background, after each ``segment_bytes``. What
-        was dropped of moved segments is removed from there.
-
-        Returns:
-            How many were moved, and their bytes.
-
-        Raises:
-            StorageAwayError: the storage does not answer; what is not moved stays.
-        """
+        """Do as ``FileBus.offload`` with one partition."""
         log = self._log(partition)
         self._check_there()
         assert isinstance(log, FileLog)
-        if not (self._bus.parts.settings.offload_address and self.settings.offloads):
-            return Offloaded(0, 0)
         return log.offload()
 
     def _run_soon(self, work: Callable[[], object]) -> None:
@@ -655,6 +649,33 @@ class FileBus(StoredBus):
         if settings.fsync is Fsync.INTERVAL and self._flusher is None:
             self._flusher = Flusher(self.open_logs.flush, settings.fsync_interval_ms)
         return made
+
+    def offload(self, name: str) -> list[Offloaded]:
+        """Move the segments of a stream that are not to stay on this disk; each partition's result.
+
+        They go to ``bus.offload_address``, and are read from there. Which are to stay,
+        ``local_retain_ms`` and ``local_retain_bytes`` of the stream say. What was dropped of moved
+        segments is removed from there. Those who append do all this by themselves, in the
+        background, after each ``segment_bytes``.
+
+        Raises:
+            InvalidInputError: there is no address, or no such stream, or all of it is to stay.
+            UnavailableError: the storage does not answer; what is not moved stays, try again.
+        """
+        stream = self.stream(name)
+        if not self.parts.settings.offload_address:
+            raise InvalidInputError(
+                "bus.offload_address is not set, so there is nowhere to move segments to; set it "
+                "to s3://BUCKET/PREFIX in headrace.toml"
+            )
+        if not stream.settings.offloads:
+            raise InvalidInputError(
+                f"stream {name!r} keeps all segments on the disk; say how much may be moved: "
+                f"headrace bus configure {name} --local-retain 7d",
+                stream=name,
+            )
+        assert isinstance(stream, FileStream)
+        return [stream.offload(partition) for partition in range(stream.spec.partitions)]
 
     def fence(self, fence: Fence) -> None:
         """Refuse requests of older generations of a job; see ``Bus.fence``."""

@@ -76,6 +76,8 @@ class SegmentMapCache:
         Raises:
             CorruptDataError: the file is missing, or ends earlier than its index says.
         """
+        if path not in self._maps and not path.exists() and (place := self._moved(path)):
+            self._files.map(place)  # it is fetched while no other reader waits
         with self._lock:
             data = self._maps.get(path)
             if data is None:

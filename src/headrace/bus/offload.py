@@ -121,7 +121,7 @@ class MovedSegments:
 
         Raises:
             FileNotFoundError: the segment was removed meanwhile.
-            StorageAwayError: the storage does not answer.
+            UnavailableError: the storage does not answer, or does not have it whole.
         """
         content = {"format": FORMAT, "address": f"{self.address}/{segment.name}"}
         self._files.publish(segment.with_suffix(_NOTE), signed_json(content))
@@ -130,7 +130,14 @@ class MovedSegments:
         if (place := self.place(segment)) is not None:
             far = RemoteFile(place)
             with segment.open("rb") as file:  # it may be removed meanwhile
+                size = os.fstat(file.fileno()).st_size
                 far.storage.put_file(far.name, Path(f"/dev/fd/{file.fileno()}"))
+            found = far.info()
+            if found is None or found.size != size:
+                raise UnavailableError(
+                    f"segment {segment} has {size} bytes, its object has "
+                    f"{'none' if found is None else found.size}; the file stays, try again"
+                )
 
     def tidy(self, folder: Path, named: Callable[[], Iterable[str]]) -> None:
         """Remove the objects of segments that are no more; also those that nobody has noted.

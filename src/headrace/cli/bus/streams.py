@@ -369,37 +369,31 @@ def offload(
 
         headrace bus offload clicks
     """
-    from headrace.bus import FileBus
-    from headrace.bus.file import FileStream
-    from headrace.bus.offload import Offloaded
+    from headrace.bus import FileBus, Offloaded
     from headrace.cli.output import count_text, size_text
     from headrace.errors import InvalidInputError
 
-    settings = settings_of(home)
-    with open_home_bus(settings) as bus:
-        if not settings.bus.offload_address or not isinstance(bus, FileBus):
+    with open_home_bus(settings_of(home)) as bus:
+        if not isinstance(bus, FileBus):
             raise InvalidInputError(
-                "bus.offload_address is not set, so there is nowhere to move segments to; set it "
-                "to s3://BUCKET/PREFIX in headrace.toml"
+                "streams are in an object storage already (bus.address); only segments of streams "
+                "in files are moved"
             )
+        chosen = [each for each in bus.names() if bus.stream(each).settings.offloads]
         moved = dict[str, Offloaded]()
-        for each in [name] if name else bus.names():
-            stream = bus.stream(each)
-            assert isinstance(stream, FileStream)
-            if name and not stream.settings.offloads:
-                raise InvalidInputError(
-                    f"stream {name!r} keeps all segments on the disk; say how much may be moved: "
-                    f"headrace bus configure {name} --local-retain 7d"
-                )
-            done = [stream.offload(partition) for partition in range(stream.spec.partitions)]
+        for each in chosen if name is None else [name]:
+            done = bus.offload(each)
             moved[each] = Offloaded(sum(d.segments for d in done), sum(d.bytes for d in done))
     if as_json:
         show_json(*({"stream": each, **found._asdict()} for each, found in moved.items()))
         return
     for each, found in moved.items():
-        if name or found.segments:
-            size = f", {size_text(found.bytes)}" if found.segments else ""
-            typer.echo(f"stream {each}: {count_text(found.segments, 'segment')} moved{size}")
+        size = f", {size_text(found.bytes)}" if found.segments else ""
+        typer.echo(f"stream {each}: {count_text(found.segments, 'segment')} moved{size}")
+    if not moved:
+        typer.echo(
+            "no stream may be moved; say which: headrace bus configure STREAM --local-retain"
+        )
 
 
 def alias(
