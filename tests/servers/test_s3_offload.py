@@ -345,6 +345,30 @@ def test_while_the_storage_is_away_all_but_moved_rows_are_there(
         assert all(int(name[:20]) >= begin for name in place.far)
 
 
+def test_a_stream_is_removed_while_the_storage_is_away_and_its_objects_later(
+    place: Place, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        filled(stream, 20)
+        stream.configure(local_retain_bytes=1)
+        moved(bus)
+    address = s3.environment()["AWS_ENDPOINT_URL"]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    give_up_soon(monkeypatch)
+    with place.open() as bus:
+        bus.remove("one")
+        assert bus.names() == []
+        assert everything(bus.create(ONE)) == []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    forget_storages()
+    assert place.far
+    with place.open() as bus:
+        bus.remove("one")
+    assert place.far == []
+    assert not list(place.folder.glob(".removed-*"))
+
+
 def test_copies_of_what_was_read_are_bounded(place: Place) -> None:
     with place.open() as bus:
         stream = bus.create(ONE)

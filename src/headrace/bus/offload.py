@@ -22,7 +22,7 @@ import numpy as np
 from headrace.bus.index_table import IndexView, segment_begins
 from headrace.bus.log import segment_name
 from headrace.bus.stream_stores import StreamSettings, signed_json, verified_json
-from headrace.errors import UnavailableError
+from headrace.errors import HeadraceError, UnavailableError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.objects import Address
@@ -163,17 +163,17 @@ class MovedSegments:
             self._files.remove(far / name)
 
     def remove_all(self, folder: Path) -> bool:
-        """Remove the objects of a removed stream; False where the storage is away.
+        """Remove the objects of a removed stream; False where the storage is away, or is gone.
 
         Args:
             folder: with all that was left of it.
         """
         notes = folder.rglob(f"*{_NOTE}")
-        places = [place for note in notes if (place := self.place(note)) is not None]
         try:
+            places = [place for note in notes if (place := self.place(note)) is not None]
             for stream in {place.parents[2] for place in places}:
                 self._files.remove_tree(stream)
-        except UnavailableError:
+        except HeadraceError:
             return False
         return True
 
