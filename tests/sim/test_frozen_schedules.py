@@ -59,7 +59,17 @@ COMMANDS = (
 
 OF_REMOVALS = ("stream.chosen", "stream.removed")
 
-ELSEWHERE = ("spark.", "copy.", "aliases.", "merge.", "placement.", "output.", "request.", "pipe.")
+ELSEWHERE = (
+    "spark.",
+    "copy.",
+    "aliases.",
+    "merge.",
+    "placement.",
+    "output.",
+    "request.",
+    "pipe.",
+    "offload.",
+)
 OF_SERVERS = ("slot.remote_sent", "sink.part_sent", "sink.shared", "failure.due")
 ACTS = [
     point
