@@ -23,6 +23,8 @@ PAIRS = pa.schema([("k", pa.int64()), ("id", pa.int64())])
 KEYED = StreamSpec("s", 1, PAIRS, key=("k",), compact=True)
 ONE_EACH = BusOptions(fsync=Fsync.NEVER, segment_bytes=1, index_entries=4)
 
+LARGE = BusOptions(fsync=Fsync.NEVER)
+
 
 class CrashError(Exception):
     """Raised where a process would have died."""
@@ -102,6 +104,19 @@ def test_what_was_moved_is_read_by_all_and_appended_behind(rig: Rig) -> None:
     assert rig.offload() == (1, 0)
     rig.forget_cache()
     assert list(range(11)) == ids_of(rig.open())
+
+
+def test_a_segment_that_may_grow_stays(rig: Rig) -> None:
+    """Also where another process goes on with it, which had it open before."""
+    stream, other = rig.open(options=LARGE), rig.open(options=LARGE)
+    for number in range(4):
+        other.append(0, rows(number))
+    assert rig.offload() == (0, 0)
+    for each in (stream, other):
+        each.append(0, rows(stream.ends()[0]))
+    assert rig.offload() == (0, 0)
+    assert list(range(6)) == ids_of(rig.open(options=LARGE))
+    assert len(rig.files()) == 1
 
 
 def test_only_what_is_old_enough_moves(rig: Rig) -> None:
