@@ -99,8 +99,6 @@ FAULT_POINTS: dict[str, str] = {
     "compact.segment_named": "a segment of compacted rows has its name, no entry names it",
     "compact.written": "compacted rows replace the earlier ones, nothing is removed yet",
     "compact.segment_removed": "a segment of what was compacted is removed",
-    "offload.put": "an object is made of a sealed segment, whose file is still there",
-    "offload.file_removed": "the file of a segment is removed, its object is there",
     "copy.file_written": "a file is copied under a temporary name and verified, not yet linked",
     "copy.file_linked": "a file of the copy has its name",
     "copy.files_done": "all files that the state names are in job_dir, its manifest is not",

@@ -59,17 +59,7 @@ COMMANDS = (
 
 OF_REMOVALS = ("stream.chosen", "stream.removed")
 
-ELSEWHERE = (
-    "spark.",
-    "copy.",
-    "aliases.",
-    "merge.",
-    "placement.",
-    "output.",
-    "request.",
-    "pipe.",
-    "offload.",
-)
+ELSEWHERE = ("spark.", "copy.", "aliases.", "merge.", "placement.", "output.", "request.", "pipe.")
 OF_SERVERS = ("slot.remote_sent", "sink.part_sent", "sink.shared", "failure.due")
 ACTS = [
     point

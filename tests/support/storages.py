@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.support.processes import command
 from tests.support.runs import World
 
-from headrace import objects, remote
+from headrace import objects
 from headrace.files import new_name
 
 __all__ = [
     "StoredWorld",
     "bucket_of",
-    "caching",
     "exchange_servers",
     "forget_storages",
     "new_name",
@@ -57,17 +55,6 @@ def objects_of(address: str) -> list[str]:
     """Return the names of all objects below an address."""
     folder = objects.Address.read(address).prefix
     return [one.name for one in bucket_of(address).objects(folder)]
-
-
-@contextmanager
-def caching(most_bytes: int) -> Iterator[None]:
-    """Have this process keep so many bytes of objects on disk, in a block."""
-    before = remote.cache_bytes()
-    remote.bound_caches(most_bytes)
-    try:
-        yield
-    finally:
-        remote.bound_caches(before)
 
 
 def exchange_servers(processes: Iterable[int]) -> list[int]:

@@ -11,7 +11,6 @@ from headrace.bus.file import FileBus
 from headrace.bus.log import OffsetGoneError
 from headrace.bus.memory import MemoryBus
 from headrace.bus.object_bus import ObjectBus
-from headrace.bus.offload import Offloaded
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.readable import ExternalLog, LogAwayError, LogConnector, ReadableLog
 from headrace.bus.spec import (
@@ -42,7 +41,6 @@ __all__ = [
     "LogConnector",
     "MemoryBus",
     "ObjectBus",
-    "Offloaded",
     "OffsetBatch",
     "OffsetGoneError",
     "Producer",

@@ -26,7 +26,6 @@ from headrace.bus.log import (
     segment_name,
     trim_limit,
 )
-from headrace.bus.offload import names
 from headrace.bus.options import Fsync
 from headrace.bus.spec import Appended, Fence
 from headrace.bus.stream_stores import StreamSettings
@@ -185,26 +184,6 @@ class Appender:
                 return self._index.table.begin
 
         return self._again(trim)
-
-    def release(self, name: str, offset: int) -> bool:
-        """Remove the file of a sealed segment of which an object was made.
-
-        Args:
-            name: of the segment.
-            offset: in it.
-
-        Returns:
-            False where no entry names it any more; then nothing is done.
-        """
-
-        def release() -> bool:
-            with self._locked():
-                view = self._index.known()
-                if is_named := names(view, view.at(offset), name):
-                    self._files.remove(self._index.folder / name)
-                return is_named
-
-        return self._again(release)
 
     def _again(self, work: Callable[[], _T]) -> _T:
         """Do something under the lock, and once more where this process was kept out meanwhile."""

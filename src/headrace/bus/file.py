@@ -22,7 +22,6 @@ import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -32,7 +31,6 @@ from headrace.bus.bus import Bus, Stream, check_existing_stream
 from headrace.bus.file_log import FileLog, Flusher, OpenLogCache, SegmentMapCache
 from headrace.bus.log import BusContext, Log
 from headrace.bus.log_stream import FolderWatcher, LogStream
-from headrace.bus.offload import Offloaded, OffloadFolder
 from headrace.bus.options import BusOptions, Fsync
 from headrace.bus.spec import (
     Fence,
@@ -50,16 +48,9 @@ from headrace.bus.stream_stores import (
     verified_json,
 )
 from headrace.clock import CLOCK_RECORD, Clock, SteadyClock, SystemClock
-from headrace.errors import (
-    ClosedError,
-    CorruptDataError,
-    HeadraceError,
-    InvalidInputError,
-    UnavailableError,
-)
+from headrace.errors import ClosedError, CorruptDataError, HeadraceError, UnavailableError
 from headrace.faults import fault
 from headrace.files import Files, take_lock
-from headrace.objects import Address
 from headrace.records.schema import schema_from_text, schema_to_text
 
 
@@ -503,7 +494,6 @@ class FileStream(LogStream):
         )
         settings = SettingsFiles(folder, bus.parts.files, bus.parts.clock)
         holds = CompactionPinFiles(folder, bus.parts.files, bus.parts.clock, bus.parts.fences)
-        self.offloads = offloads = OffloadFolder(bus.root, spec.name, identity)
 
         def make_log(partition: int) -> FileLog:
             return FileLog(
@@ -515,7 +505,6 @@ class FileStream(LogStream):
                 open_logs=bus.open_logs,
                 settings=settings,
                 holds=holds,
-                offloads=offloads,
             )
 
         super().__init__(spec, identity, make_log, bus.parts, settings, holds)
@@ -547,30 +536,6 @@ class FileStream(LogStream):
                     f"{before} partitions",
                     file=str(self.folder),
                 )
-
-    def offload(self, address: str | None, older_ms: int) -> list[Offloaded]:
-        """Move sealed segments to an object storage; see ``FileBus.offload``."""
-        before_ms = self._bus.parts.clock.now_ms() - older_ms + 1
-        while True:
-            self._check_there()
-            before = self.settings
-            if address is None and before.offload_to is None:
-                raise InvalidInputError(
-                    f"stream {self.spec.name!r} was never offloaded; give the address of an object "
-                    "storage, such as s3://BUCKET/PREFIX (--to)",
-                    stream=self.spec.name,
-                )
-            wanted = before.offload_to if address is None else str(Address.read(address))
-            if before.offload_to not in {None, wanted}:
-                raise InvalidInputError(
-                    f"stream {self.spec.name!r} has segments at {before.offload_to}, expected the "
-                    f"same and not {wanted}; leave the address out",
-                    stream=self.spec.name,
-                )
-            after = replace(before, offload_to=wanted)
-            if after == before or self._settings.publish(before, after):
-                break
-        return [log.offload(before_ms) for log in self._partitions() if isinstance(log, FileLog)]
 
     def _prepare(self, partitions: int) -> None:
         for partition in range(self.spec.partitions, partitions):
@@ -635,39 +600,6 @@ class FileBus(StoredBus):
         if settings.fsync is Fsync.INTERVAL and self._flusher is None:
             self._flusher = Flusher(self.open_logs.flush, settings.fsync_interval_ms)
         return made
-
-    def offload(
-        self, name: str, address: str | None = None, *, older_ms: int = 0
-    ) -> list[Offloaded]:
-        """Move sealed segments of a stream to an object storage, from where they are read.
-
-        The newest segment of each partition stays. What retention or a compaction has dropped
-        since is removed there.
-
-        Args:
-            name: of the stream.
-            address: such as ``s3://bucket/prefix``, of the first time, which stays; may be left out
-                then.
-            older_ms: only segments whose last append is as old as this.
-
-        Returns:
-            What was moved of each partition.
-
-        Raises:
-            InvalidInputError: no address, or another one than before; or there is no such stream.
-            UnavailableError: the storage does not answer; what was moved counts, try again.
-        """
-        stream = self.stream(name)
-        assert isinstance(stream, FileStream)
-        return stream.offload(address, older_ms)
-
-    def _remove(self, name: str, fence: Fence | None) -> None:
-        stream = self.stream(name)
-        assert isinstance(stream, FileStream)
-        address = stream.settings.offload_to
-        super()._remove(name, fence)
-        if address is not None:
-            self.parts.files.remove_tree(stream.offloads.at(address))
 
     def fence(self, fence: Fence) -> None:
         """Refuse requests of older generations of a job; see ``Bus.fence``."""

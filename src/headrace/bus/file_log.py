@@ -30,19 +30,10 @@ from headrace.bus.log import (
     offset_gone,
     segment_name,
 )
-from headrace.bus.offload import (
-    Offloaded,
-    OffloadFolder,
-    put_segment,
-    sealed_segments,
-    segment_names,
-)
 from headrace.bus.spec import Appended, Compacted, Fence, stream_removed
 from headrace.bus.stream_stores import CompactionPinFiles, SettingsStore
 from headrace.errors import ClosedError, CorruptDataError
-from headrace.faults import fault
 from headrace.files import Bytes, Files
-from headrace.remote import address_of
 
 
 class SegmentMapCache:
@@ -183,10 +174,9 @@ class FileLog(Log):
         open_logs: which partitions have files open.
         settings: of the stream.
         holds: of the stream's readers.
-        offloads: where segments of the stream go that do not stay.
     """
 
-    def __init__(  # noqa: PLR0913 - what the partitions of a stream, or of a bus, share
+    def __init__(
         self,
         place: str,
         partition: int,
@@ -197,14 +187,12 @@ class FileLog(Log):
         open_logs: OpenLogCache,
         settings: SettingsStore,
         holds: CompactionPinFiles,
-        offloads: OffloadFolder,
     ) -> None:
         self._place = place
         self._parts = parts
         self._maps = maps
         self._open_logs = open_logs
-        self._settings, self._holds, self._offloads = settings, holds, offloads
-        self._moved: set[str] = set()
+        self._settings, self._holds = settings, holds
         self._cut = 0, 0
         self._index = IndexFiles(parts.files, place, partition, stream, parts.clock)
         self._lock = threading.Lock()
@@ -222,10 +210,7 @@ class FileLog(Log):
         view = self._index.view()
         if (view.begin, view.compacted) != self._cut:
             self._cut = view.begin, view.compacted
-            self._moved.clear()
             self._maps.drop(self.folder)
-            if (far := self._far()) is not None:
-                self._maps.drop(far)
         return view
 
     def knows(self, producer: bytes, sequence: int) -> bool:
@@ -243,34 +228,16 @@ class FileLog(Log):
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the mapped segment of an entry, and its path."""
-        name, end = segment_name(entry.segment, entry.nonce), entry.position + entry.length
-        path = self.folder / name
+        path = self.folder / segment_name(entry.segment, entry.nonce)
         try:
-            if name in self._moved and (far := self._far()) is not None:
-                return self._fetched(far / name, end)
-            return self._maps.get(path, end), str(path)
+            return self._maps.get(path, entry.position + entry.length), str(path)
         except CorruptDataError:
             view = self.view()
             if entry.first_offset < view.begin:
                 raise self.gone(entry.first_offset) from None
-            if path.exists():
+            if path.exists() or view.at(entry.first_offset) == entry:
                 raise
-            if view.at(entry.first_offset) != entry:
-                raise SegmentReplacedError from None
-            if (far := self._far()) is None:
-                raise
-        found = self._fetched(far / name, end)
-        self._moved.add(name)
-        return found
-
-    def _far(self) -> Path | None:
-        """Return what stands for the folder in an object storage; ``None``: there is none."""
-        address = self._settings.current().offload_to
-        return None if address is None else self._offloads.of(address, self.folder.name)
-
-    def _fetched(self, far: Path, end: int) -> tuple[pa.Buffer, str]:
-        self._parts.files.map(far)  # which others of this bus do not wait for
-        return self._maps.get(far, end), address_of(far)
+            raise SegmentReplacedError from None
 
     def gone(self, offset: int) -> OffsetGoneError:
         """Return the error for an offset below the oldest one that is kept."""
@@ -314,38 +281,6 @@ class FileLog(Log):
                 with self._opened() as appender:
                     appender.replace(draft, publish)
         return draft.outcome
-
-    def offload(self, before_ms: int) -> Offloaded:
-        """Move sealed segments to the stream's object storage, and clean up there.
-
-        Args:
-            before_ms: those whose last append was before this.
-        """
-        far = self._far()
-        assert far is not None
-        listed = self._parts.files.names(far)
-        view = self._index.view()
-        unnamed = set(listed) - segment_names(view)
-        for name in unnamed:
-            self._parts.files.remove(far / name)
-        count = moved = 0
-        last = self._index.table.open
-        for sealed in sealed_segments(view, [] if last is None else [(last.segment, last.nonce)]):
-            if sealed.last_ms >= before_ms:
-                continue
-            size = put_segment(self.folder / sealed.name, far / sealed.name, sealed)
-            if size is None:
-                continue
-            fault("offload.put")
-            with self._opened() as appender:
-                is_named = appender.release(sealed.name, sealed.offset)
-            fault("offload.file_removed")
-            if not is_named:
-                self._parts.files.remove(far / sealed.name)
-                continue
-            count, moved = count + 1, moved + size
-        self._maps.drop(self.folder)
-        return Offloaded(count, moved, len(unnamed))
 
     def flush(self) -> None:
         """Sync what is due; the next append reports a failure."""

@@ -29,7 +29,7 @@ from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
 from headrace.files import Files
 
 FORMAT = 1
-_BY_OTHERS = ("partitions_before", "columns", "offload_to")
+_BY_OTHERS = ("partitions_before", "columns")
 _OF_COMPACTION = ("compact_after_ms", "keep_deletes_ms", "hold_ms")
 _DAY_MS = 86_400_000
 
@@ -51,7 +51,6 @@ class StreamSettings:
         keep_deletes_ms: for a compacted stream: how long deletes are kept after a compaction first
             finds them, so that slow readers see them.
         hold_ms: for a compacted stream: how long a silent reader holds compaction back.
-        offload_to: address of the object storage that sealed segments move to; by ``offload``.
     """
 
     retain_ms: int | None = None
@@ -62,7 +61,6 @@ class StreamSettings:
     compact_after_ms: int | None = None
     keep_deletes_ms: int = _DAY_MS
     hold_ms: int = 7 * _DAY_MS
-    offload_to: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
@@ -210,7 +208,7 @@ class SettingsFiles(SettingsStore):
 
 def _to_json(number: int, settings: StreamSettings) -> bytes:
     plain = settings.plain()
-    for name in ("columns", "offload_to", *_OF_COMPACTION):
+    for name in ("columns", *_OF_COMPACTION):
         if getattr(settings, name) == StreamSettings.__dict__[name]:
             del plain[name]  # versions that do not know of it may read the others
     return signed_json({"format": FORMAT, "number": number, "settings": plain})

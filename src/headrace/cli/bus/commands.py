@@ -347,7 +347,6 @@ def ls(as_json: Json = False, home: Home = None) -> None:
 
 app.command()(streams.trim)
 app.command()(streams.compact)
-app.command()(streams.offload)
 app.command()(streams.alias)
 app.command()(streams.configure)
 app.command()(mirror.mirror)

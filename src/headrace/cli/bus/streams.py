@@ -339,60 +339,6 @@ def compact(
     typer.echo(f"stream {name}: {count_text(gone, 'row')} removed, {size}; compacted up to {upto}")
 
 
-def offload(
-    name: StreamName,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Object storage, such as s3://bucket/prefix. Needed the first time; it stays.",
-            show_default=False,
-        ),
-    ] = None,
-    older: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Move only segments whose last row is as old as this, such as 7d.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Json = False,
-    home: Home = None,
-) -> None:
-    """Move old segments of a stream to an object storage, from where they are read.
-
-    Moves what no append goes to any more, and removes there what retention or a compaction has
-    dropped since the last time. Run it regularly. Readers fetch what they read into the bus
-    folder, at most `storage.cache_bytes`. The stream must be in a folder.
-
-    Guide: streams.
-
-    For example:
-
-        headrace bus offload orders --to s3://bucket/old --older 7d
-    """
-    from headrace.bus import FileBus
-    from headrace.cli.output import count_text, size_text
-    from headrace.errors import InvalidInputError
-
-    age_ms = 0 if older is None else _age_ms(older, "--older") or 0
-    with open_home_bus(settings_of(home)) as bus:
-        if not isinstance(bus, FileBus):
-            raise InvalidInputError(
-                f"stream {name!r} is not in a folder; only segments of a bus in a folder are moved"
-            )
-        done = bus.offload(name, to, older_ms=age_ms)
-        address = bus.stream(name).settings.offload_to
-    if as_json:
-        show_json(*({"partition": p, **found._asdict()} for p, found in enumerate(done)))
-        return
-    segments, moved = sum(one.segments for one in done), sum(one.bytes for one in done)
-    typer.echo(
-        f"stream {name}: {count_text(segments, 'segment')} ({size_text(moved)}) moved to {address}"
-    )
-
-
 def alias(
     name: Annotated[
         str | None, typer.Argument(metavar="[ALIAS]", help="The alias.", show_default=False)
