@@ -46,7 +46,7 @@ servers: setup
 	@tools/kafka.sh || true
 	@tools/chromium.sh || true
 	@tools/registry.sh || true
-	@tools/hdfs.sh || true
+	@tools/yarn.sh || true
 	@tools/spark_classes.sh || true
 
 test: servers

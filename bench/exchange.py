@@ -7,7 +7,7 @@ Each has as many rows of 116 bytes, half of which are for the other. A round is 
 memory to the rows in memory of the host that they are for. Ways, in turns:
 
 ``folder``  exchange files in a folder that both hosts have, mapped
-``flight``  files that stay on the host that wrote them, fetched by Arrow Flight
+``network`` files that stay on the host that wrote them, fetched by TCP
 ``shuffle`` the same frames as values of Spark's own shuffle, on two executors
 """
 
@@ -75,7 +75,7 @@ class Host:
         (folder / "exchange").mkdir(exist_ok=True)
         self._ways = {
             "folder": ExchangeFiles(files, folder),
-            "flight": NetworkExchange(files, far, state, str(number), own),
+            "network": NetworkExchange(files, far, state, str(number), own),
         }
 
     def _order(self, number: int, paths: list[str]) -> SlotOrder:
@@ -145,7 +145,7 @@ def by_files(network: HostNetwork, folder: Path, rows: int, rounds: int) -> dict
         for _ in range(2):
             line = listener.accept()
             lines[line.recv()] = line
-        took: dict[str, list[Round]] = {"folder": [], "flight": []}
+        took: dict[str, list[Round]] = {"folder": [], "network": []}
 
         def both(*asked: Any) -> list[Any]:
             for line in lines.values():

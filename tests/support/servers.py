@@ -6,12 +6,14 @@ from headrace.sinks.redis import compact_partials, read_partials
 from headrace.testing.hdfs_server import HdfsServer
 from headrace.testing.s3_server import S3Server
 from headrace.testing.servers import PostgresServer, RedisServer, free_port, redis_binary
+from headrace.testing.yarn_server import YarnServer
 
 __all__ = [
     "HdfsServer",
     "PostgresServer",
     "RedisServer",
     "S3Server",
+    "YarnServer",
     "compact_partials",
     "decode_key",
     "encode_key",

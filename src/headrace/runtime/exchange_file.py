@@ -11,6 +11,7 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,6 +25,13 @@ from headrace.records.frame import encode_frame, read_frame, read_header
 INDEX = pa.schema([("position", pa.int64()), ("starts", pa.list_(pa.uint32()))])
 TAIL = struct.Struct("<Q")
 Starts = npt.NDArray[np.uint32]
+
+
+class Span(NamedTuple):
+    """Bytes of a file."""
+
+    position: int
+    size: int
 
 
 class ExchangeReader:
@@ -62,10 +70,12 @@ class ExchangeReader:
             begin, end = int(starts[0]), int(starts[-1])
             yield self._batch(number).slice(begin, end - begin), np.diff(starts)
 
-    def pieces(self, first: int, last: int, most_bytes: int) -> Iterator[tuple[pa.Buffer, Starts]]:
+    def pieces(
+        self, first: int, last: int, most_bytes: int
+    ) -> Iterator[tuple[Span | bytes, Starts]]:
         """Yield the rows of key groups as ``slices`` does, in frames to be sent.
 
-        A frame with nothing else is given as it is in the file, for who receives it to verify.
+        Of a frame with nothing else it says where that is in the file: who receives it verifies it.
 
         Args:
             first: group.
@@ -77,16 +87,15 @@ class ExchangeReader:
             if begin == 0 and end == self._starts[number][-1]:
                 position = self._positions[number]
                 frame = read_header(self._data, position, self._origin)
-                yield self._data.slice(position, frame.end - position), np.diff(starts)
+                yield Span(position, frame.end - position), np.diff(starts)
                 continue
             batch = self._batch(number)
             step = max(1, most_bytes * batch.num_rows // max(1, batch.nbytes))
             for at in range(begin, end, step):
                 upto = min(at + step, end)
                 chunks = encode_frame(batch.slice(at, upto - at))
-                data = pa.py_buffer(b"".join(map(memoryview, chunks)))
                 own: Starts = np.clip(starts, at, upto)
-                yield data, np.diff(own)
+                yield b"".join(map(memoryview, chunks)), np.diff(own)
 
     def _wanted(self, first: int, last: int) -> Iterator[tuple[int, Starts]]:
         """Yield frames with rows of key groups, and where each group begins there."""
@@ -106,23 +115,24 @@ PIECE_BYTES = 4 << 20
 RECORD = ".server"
 """What a server says of itself, beside the folders of epochs."""
 
-WIRE = pa.schema(
-    [
-        ("file", pa.int32()),
-        ("frame", pa.large_binary()),
-        ("sizes", pa.binary()),
-        ("sum", pa.uint64()),
-    ]
-)
-"""One row of it is a piece: of which file of the request, its frame, the rows of each key group as
-``uint32``, and the xxh3 of these."""
+WANTED, PIECE, SUM = struct.Struct("<4sII"), struct.Struct("<iIQ"), struct.Struct("<Q")
+"""A request begins with ``WIRE`` and the bytes of what follows: a ``Pass`` and a ``Wanted``. A
+piece of the answer begins with the number of a file of the request, how many key groups its sizes
+are of, and the bytes of its frame; then come the sizes as ``uint32``, the xxh3 of all that, and the
+frame. The last piece has ``OVER`` in place of a file, or ``FAILED`` and a reason as its frame."""
+WIRE, OVER, FAILED = b"HRX1", -1, -2
+
+
+class Pass(msgspec.Struct, frozen=True, array_like=True):
+    """What lets a request in: the epoch that it asks about, and the token of that."""
+
+    epoch: str
+    token: str
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True):
     """A request: files by name, the columns of each as Arrow writes a schema, and key groups."""
 
-    epoch: str
-    token: str
     files: list[tuple[str, bytes]]
     first: int
     last: int

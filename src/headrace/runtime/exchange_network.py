@@ -7,22 +7,20 @@ of that host (``exchange_server``). What is gone is lost with its epoch, which i
 from __future__ import annotations
 
 import os
-import queue
 import re
 import shutil
+import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from importlib import import_module
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64
 
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import CorruptDataError, InternalError, UnavailableError
@@ -32,8 +30,15 @@ from headrace.records.frame import read_frame, read_header
 from headrace.runtime.chunk import Chunk, from_exchange
 from headrace.runtime.exchange import ExchangeFiles, ExchangeWriter
 from headrace.runtime.exchange_file import (
+    FAILED,
+    OVER,
+    PIECE,
     PIECE_BYTES,
     RECORD,
+    SUM,
+    WANTED,
+    WIRE,
+    Pass,
     ServerRecord,
     Wanted,
     epoch_folder,
@@ -46,8 +51,7 @@ FOLDER = "_exchange"
 SILENCE_S = 10.0
 """So long a host that is asked for rows may send none."""
 START_S, START_POLL_S = 30.0, 0.01
-AHEAD = 4
-"""So many pieces of a host are fetched before they are wanted."""
+MOST_GROUPS = 1 << 16
 _PLACE = re.compile(rf"{ON_HOST}([^/@]+)@([^/]+)/(.+)")
 
 
@@ -106,7 +110,6 @@ class NetworkExchange(ExchangeFiles):
         super().__init__(files, storage)
         self._host, self._network = host, network
         self._folder = state_dir / FOLDER / storage.name
-        self._clients: dict[str, Any] = {}
         self._epoch = ""
 
     def begin(self, order: SlotOrder) -> None:
@@ -141,23 +144,24 @@ class NetworkExchange(ExchangeFiles):
             ExchangeLostError: a file is on a host that does not answer, or is gone there.
         """
         places = list(map(ExchangePlace.read, order.exchange.get(exchange.operator, [])))
-        far: dict[str, list[tuple[int, ExchangePlace]]] = {}
+        far: dict[str, list[tuple[int, str, pa.Schema]]] = {}
         for number, place in enumerate(places):
             if place.host != self._host:
-                far.setdefault(place.address, []).append((number, place))
-        with _Fetches(self._clients) as fetches:
-            for address, wanted in far.items():
-                files = [(place.name, exchange.file_schema(place.name)) for _, place in wanted]
-                numbers = [number for number, _ in wanted]
-                fetches.begin(address, numbers, _epoch(order), order.token, files, (first, last))
+                file = (number, place.name, exchange.file_schema(place.name))
+                far.setdefault(place.address, []).append(file)
+        with ExitStack() as lines:
+            streams = {}
+            for address, files in far.items():
+                streams[address] = _Stream(address, order, files, (first, last))
+                lines.callback(streams[address].close)
             for number, place in enumerate(places):
                 if place.host != self._host:
-                    yield from fetches.read(place.address, number)
+                    yield from streams[place.address].read(number)
                     continue
-                file = self._folder / epoch_folder(_epoch(order), order.token) / place.name
-                if not file.exists():
+                own = self._folder / epoch_folder(_epoch(order), order.token) / place.name
+                if not own.exists():
                     raise ExchangeLostError(f"exchange file {place.name} of this host is gone")
-                yield from self.rows_of(file, exchange, first, last)
+                yield from self.rows_of(own, exchange, first, last)
 
     def _port(self, network: NetworkAddress) -> int:
         """Return the port of this host's server, which is started unless it runs."""
@@ -210,132 +214,108 @@ def _port_of(folder: Path) -> int | None:
     return record.port if is_running(record.process) else None
 
 
-class _Fetches:
-    """What one task fetches, from each host in a thread of its own, a few pieces ahead."""
-
-    def __init__(self, clients: dict[str, Any]) -> None:
-        self._clients = clients
-        self._streams: dict[str, _Stream] = {}
-
-    def begin(
-        self,
-        address: str,
-        numbers: Sequence[int],
-        epoch: str,
-        token: str,
-        files: Sequence[tuple[str, pa.Schema]],
-        groups: tuple[int, int],
-    ) -> None:
-        """Begin to fetch files of a host, which have these numbers here."""
-        flight: Any = import_module("pyarrow.flight")  # which the first to need it waits for
-        if address not in self._clients:
-            self._clients[address] = flight.connect(f"grpc://{address}")
-        named = [(name, schema.serialize().to_pybytes()) for name, schema in files]
-        wanted = Wanted(epoch, token, named, *groups)
-        ticket = flight.Ticket(msgspec.msgpack.encode(wanted))
-        schemas = {number: schema for number, (_, schema) in zip(numbers, files, strict=True)}
-        self._streams[address] = _Stream(
-            self._clients, address, ticket, list(numbers), schemas, groups[0]
-        )
-
-    def read(self, address: str, number: int) -> Iterator[Chunk]:
-        """Yield the rows of one file; files of a host are read in the order of their numbers."""
-        return self._streams[address].read(number)
-
-    def __enter__(self) -> _Fetches:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for stream in self._streams.values():
-            stream.close()
-
-
-class _Piece(NamedTuple):
-    number: int
-    chunk: Chunk
-
-
 class _Stream:
-    """The pieces of one host, in the order of its files."""
+    """What a task fetches from one host: its files one after the other, frame by frame.
+
+    What is sent ahead waits in the buffers of the network, so nothing here holds it.
+
+    Args:
+        address: of the host's server.
+        files: number here, name and columns of each.
+        groups: the first, and the one after the last.
+    """
 
     def __init__(
         self,
-        clients: dict[str, Any],
         address: str,
-        ticket: Any,
-        numbers: list[int],
-        schemas: dict[int, pa.Schema],
-        first: int,
+        order: SlotOrder,
+        files: Sequence[tuple[int, str, pa.Schema]],
+        groups: tuple[int, int],
     ) -> None:
-        self._clients, self._address, self._ticket = clients, address, ticket
-        self._numbers, self._schemas, self._first = numbers, schemas, first
-        self._pieces: queue.Queue[_Piece | Exception | None] = queue.Queue(AHEAD)
-        self._held: _Piece | None = None
+        self._address, self._first = address, groups[0]
+        self._numbers = [number for number, _, _ in files]
+        self._schemas = {number: schema for number, _, schema in files}
+        self._held: tuple[int, Chunk] | None = None
         self._is_over = False
-        self._closed = threading.Event()
-        self._source: Any = None
-        thread = threading.Thread(target=self._fetch, name="headrace-exchange", daemon=True)
-        thread.start()
+        host, _, port = address.rpartition(":")
+        named = [(name, schema.serialize().to_pybytes()) for _, name, schema in files]
+        first = msgspec.msgpack.encode(Pass(_epoch(order), order.token))
+        second = msgspec.msgpack.encode(Wanted(named, *groups))
+        with self._losing():
+            self._line = socket.create_connection((host.strip("[]"), int(port)), SILENCE_S)
+            self._line.sendall(WANTED.pack(WIRE, len(first), len(second)) + first + second)
 
-    def _fetch(self) -> None:
-        try:
-            self._source = self._clients[self._address].do_get(self._ticket)
-            for part in self._source:
-                if not self._put(self._piece(part.data)):
-                    return
-            self._put(None)
-        except Exception as error:  # noqa: BLE001 - the thread that reads raises it
-            self._put(error)
+    def read(self, number: int) -> Iterator[Chunk]:
+        """Yield the rows of one file; files are read in the order of their numbers.
 
-    def _put(self, piece: _Piece | Exception | None) -> bool:
-        while not self._closed.is_set():
-            with suppress(queue.Full):
-                self._pieces.put(piece, timeout=0.5)
-                return True
-        return False
+        Raises:
+            ExchangeLostError: the host does not send them.
+        """
+        while (piece := self._next()) is not None:
+            if piece[0] != number:
+                self._held = piece
+                return
+            yield piece[1]
 
-    def _piece(self, row: pa.RecordBatch) -> _Piece:
-        """Return verified rows."""
-        file, data, sizes, checksum = (column[0] for column in row.columns)
-        number, groups = self._numbers[file.as_py()], sizes.as_py()
-        origin = f"exchange file of {self._address}"
-        if xxh3_64_intdigest(groups) != checksum.as_py():
-            raise CorruptDataError(f"{origin} came damaged")
-        frame = data.as_buffer()
-        batch = read_frame(frame, read_header(frame, 0, origin), self._schemas[number], origin)
-        counts = np.frombuffer(groups, "<u4").astype(np.uint32)
-        own = np.arange(self._first, self._first + len(counts), dtype=np.uint16)
-        return _Piece(number, from_exchange(batch, np.repeat(own, counts)))
+    def close(self) -> None:
+        """Take no more."""
+        self._line.close()
 
-    def _next(self) -> _Piece | None:
+    def _next(self) -> tuple[int, Chunk] | None:
         if self._held is not None or self._is_over:
             held, self._held = self._held, None
             return held
-        try:
-            piece = self._pieces.get(timeout=SILENCE_S)
-        except queue.Empty:
-            self._clients.pop(self._address, None)
-            raise ExchangeLostError(
-                f"host {self._address} has sent no rows of the epoch for {SILENCE_S:g} s"
-            ) from None
-        if isinstance(piece, Exception):
-            self._clients.pop(self._address, None)
-            why = str(piece).partition("\n")[0][:300]
-            raise ExchangeLostError(
-                f"rows of the epoch cannot be fetched from host {self._address}: {why}"
-            ) from piece
+        with self._losing():
+            piece = self._piece()
         self._is_over = piece is None
         return piece
 
-    def read(self, number: int) -> Iterator[Chunk]:
-        while (piece := self._next()) is not None:
-            if piece.number != number:
-                self._held = piece
-                return
-            yield piece.chunk
+    def _piece(self) -> tuple[int, Chunk] | None:
+        """Return verified rows with the number of their file; ``None``: these were all."""
+        origin = f"exchange file of {self._address}"
+        head = self._received(PIECE.size)
+        file, groups, size = PIECE.unpack(head)
+        if groups > MOST_GROUPS:
+            raise CorruptDataError(f"{origin} came damaged")
+        rest = self._received(4 * groups + SUM.size)
+        sizes, (checksum,) = rest[: 4 * groups], SUM.unpack_from(rest, 4 * groups)
+        summed = xxh3_64(head)
+        summed.update(sizes)
+        if summed.intdigest() != checksum:
+            raise CorruptDataError(f"{origin} came damaged")
+        if file == OVER:
+            return None
+        frame = self._received(size)
+        if file == FAILED:
+            raise UnavailableError(bytes(frame).decode(errors="replace"))
+        number, data = self._numbers[file], pa.py_buffer(frame)
+        batch = read_frame(data, read_header(data, 0, origin), self._schemas[number], origin)
+        counts = np.frombuffer(sizes, "<u4").astype(np.uint32)
+        own = np.arange(self._first, self._first + len(counts), dtype=np.uint16)
+        return number, from_exchange(batch, np.repeat(own, counts))
 
-    def close(self) -> None:
-        self._closed.set()
-        if not self._is_over and self._source is not None:
-            with suppress(Exception):
-                self._source.cancel()
+    def _received(self, size: int) -> memoryview:
+        """Return so many bytes, in memory of their own, which rows are read from."""
+        whole = memoryview(pa.allocate_buffer(size)).cast("B")
+        left = whole
+        while left:
+            taken = self._line.recv_into(left)
+            if not taken:
+                raise ConnectionAbortedError("it ended early")
+            left = left[taken:]
+        return whole
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        """Raise what says that the epoch is lost in place of other errors."""
+        try:
+            yield
+        except TimeoutError:
+            raise ExchangeLostError(
+                f"host {self._address} has sent no rows of the epoch for {SILENCE_S:g} s"
+            ) from None
+        except (OSError, CorruptDataError, UnavailableError) as error:
+            why = str(error).partition("\n")[0][:300]
+            raise ExchangeLostError(
+                f"rows of the epoch cannot be fetched from host {self._address}: {why}"
+            ) from error

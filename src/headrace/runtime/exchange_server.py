@@ -1,4 +1,4 @@
-"""A process of a host that serves its exchange files to slots of other hosts, by Arrow Flight.
+"""A process of a host that serves its exchange files to slots of other hosts, by TCP.
 
 Apart from the slots, whose functions may keep an interpreter to themselves for long, and whose
 processes Spark ends when they rest for a minute. It ends with the executor that it is of.
@@ -6,7 +6,7 @@ processes Spark ends when they rest for a minute. It ends with the executor that
 A request names files of one epoch, and key groups. It has the token of the epoch, which the driver
 gives to those that run it: files are in a folder whose name is made of that, so another token finds
 nothing. Rows go out as frames with checksums of their own, a few MiB each, as fast as the other
-side takes them.
+side takes them, and from the file to the network by the kernel alone.
 """
 
 from __future__ import annotations
@@ -14,39 +14,59 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import select
+import socket
 import sys
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-from pyarrow import flight
 from xxhash import xxh3_64_intdigest
 
-from headrace.clock import SystemClock
+from headrace.clock import Deadline, SystemClock
+from headrace.errors import HeadraceError
 from headrace.files import Files, write_private
 from headrace.runtime.exchange_file import (
+    FAILED,
+    OVER,
+    PIECE,
     PIECE_BYTES,
     RECORD,
+    SUM,
+    WANTED,
     WIRE,
     ExchangeReader,
+    Pass,
     ServerRecord,
+    Span,
     Wanted,
     epoch_folder,
     is_running,
 )
 
 ALIVE_LOOK_S = 1.0
+REQUEST_S = 10.0
+"""So long a request may take to come."""
+MOST_REQUESTS, MOST_PASS_BYTES, MOST_REQUEST_BYTES = 4096, 4 << 10, 64 << 20
 LOCK = ".server.lock"
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")
 
 
-class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves the files below a folder.
+class _RefusedError(Exception):
+    """Sent to the other side instead of rows."""
+
+
+class _Open(NamedTuple):
+    reader: ExchangeReader
+    file: FileIO
+
+
+class ExchangeServer:
+    """Serves the files below a folder, each request in a thread of its own.
 
     Args:
         folder: with a folder for each epoch.
@@ -54,49 +74,138 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]
     """
 
     def __init__(self, folder: Path, host: str) -> None:
-        super().__init__(f"grpc://{host}:0")
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self.port: int = self._listener.getsockname()[1]
         self._folder, self._files = folder, Files(sync=False)
-        self._lock = threading.Lock()
+        self._lock, self._room = threading.Lock(), threading.Semaphore(MOST_REQUESTS)
         self._epoch = ""
-        self._open: dict[str, ExchangeReader] = {}
+        self._open: dict[str, _Open] = {}
 
-    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.GeneratorStream:
-        """Answer a request."""
-        wanted = msgspec.msgpack.decode(ticket.ticket, type=Wanted)
-        names = [wanted.epoch, *(name for name, _ in wanted.files)]
-        if not all(map(_NAME.fullmatch, names)):
-            raise flight.FlightServerError("no such files")
-        folder = epoch_folder(wanted.epoch, wanted.token)
-        if not (self._folder / folder).is_dir():
-            raise flight.FlightUnauthorizedError("no files of an epoch with this token")
-        return flight.GeneratorStream(WIRE, self._pieces(folder, wanted))
+    def run(self) -> None:
+        """Answer requests as long as the process lives."""
+        clock = SystemClock()
+        while True:
+            try:
+                line, _ = self._listener.accept()
+            except OSError:  # no descriptors are left: some come back
+                clock.sleep(ALIVE_LOOK_S)
+                continue
+            if self._room.acquire(blocking=False):
+                threading.Thread(target=self._answer, args=(line,), daemon=True).start()
+                continue
+            with line, suppress(OSError):
+                line.sendall(_failed(f"it has {MOST_REQUESTS} requests already"))
 
-    def _pieces(self, folder: str, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def _answer(self, line: socket.socket) -> None:
+        try:
+            with line, suppress(OSError):
+                try:
+                    folder, wanted = self._request(line)
+                    self._send(line, folder, wanted)
+                    said = _head(OVER, b"", 0)
+                except (HeadraceError, _RefusedError, FileNotFoundError) as error:
+                    said = _failed(str(error))
+                line.sendall(said)
+                line.shutdown(socket.SHUT_WR)
+        finally:
+            self._room.release()
+
+    def _request(self, line: socket.socket) -> tuple[Path, Wanted]:
+        """Read a request; more of it than of its pass is only read where that is good."""
+        deadline = Deadline(SystemClock(), REQUEST_S)
+        wire, first, second = WANTED.unpack(_received(line, WANTED.size, deadline))
+        if wire != WIRE or first > MOST_PASS_BYTES or second > MOST_REQUEST_BYTES:
+            raise _RefusedError("this is no request for exchange files, or too large a one")
+        try:
+            asked = msgspec.msgpack.decode(_received(line, first, deadline), type=Pass)
+            folder = self._folder / epoch_folder(asked.epoch, asked.token)
+            if not _NAME.fullmatch(asked.epoch) or not folder.is_dir():
+                raise _RefusedError("no files of an epoch with this token")
+            wanted = msgspec.msgpack.decode(_received(line, second, deadline), type=Wanted)
+        except msgspec.DecodeError as error:
+            raise _RefusedError(f"this is no request for exchange files: {error}") from error
+        if not all(_NAME.fullmatch(name) for name, _ in wanted.files):
+            raise _RefusedError("no such files")
+        return folder, wanted
+
+    def _send(self, line: socket.socket, folder: Path, wanted: Wanted) -> None:
+        """Send the rows; who takes none is given up when the epoch's files go."""
+        line.settimeout(ALIVE_LOOK_S)
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for number, (name, schema) in enumerate(wanted.files):
-            reader = self._reader(folder, name, schema)
-            for frame, counts in reader.pieces(wanted.first, wanted.last, PIECE_BYTES):
-                sizes = counts.astype("<u4").tobytes()
-                ends = pa.py_buffer(np.array([0, frame.size], np.int64))
-                arrays = [
-                    pa.array([number], pa.int32()),
-                    pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, frame]),  # no copy
-                    pa.array([sizes], pa.binary()),
-                    pa.array([xxh3_64_intdigest(sizes)], pa.uint64()),
-                ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=WIRE)
+            found = self._reader(folder, name, schema)
+            for frame, counts in found.reader.pieces(wanted.first, wanted.last, PIECE_BYTES):
+                size = frame.size if isinstance(frame, Span) else len(frame)
+                head = _head(number, counts.astype("<u4").tobytes(), size)
+                if isinstance(frame, Span):
+                    self._push(line, folder, memoryview(head), socket.MSG_MORE)
+                    self._push_file(line, folder, found.file, frame)
+                else:
+                    self._push(line, folder, memoryview(head + frame))
 
-    def _reader(self, folder: str, name: str, schema: bytes) -> ExchangeReader:
+    def _push(self, line: socket.socket, folder: Path, data: memoryview, flags: int = 0) -> None:
+        while data:
+            try:
+                data = data[line.send(data, flags) :]
+            except TimeoutError:
+                _still_there(folder)
+
+    def _push_file(self, line: socket.socket, folder: Path, file: FileIO, span: Span) -> None:
+        at, end = span.position, span.position + span.size
+        while at < end:
+            try:
+                sent = os.sendfile(line.fileno(), file.fileno(), at, end - at)
+            except BlockingIOError:
+                self._wait(line, folder)
+                continue
+            if not sent:
+                raise _RefusedError("an exchange file was cut short")
+            at += sent
+
+    def _wait(self, line: socket.socket, folder: Path) -> None:
+        poll = select.poll()
+        poll.register(line, select.POLLOUT)
+        while not poll.poll(ALIVE_LOOK_S * 1000):
+            _still_there(folder)
+
+    def _reader(self, folder: Path, name: str, schema: bytes) -> _Open:
         """Return a file of an epoch; those of the newest are kept open."""
         with self._lock:
-            if folder != self._epoch:
+            if folder.name != self._epoch:
                 self._open.clear()
-                self._epoch = folder
+                self._epoch = folder.name
             if name not in self._open:
                 columns = pa.ipc.read_schema(pa.py_buffer(schema))
-                self._open[name] = ExchangeReader(
-                    self._files, self._folder / folder / name, columns
-                )
+                file = FileIO(folder / name)
+                self._open[name] = _Open(ExchangeReader(self._files, folder / name, columns), file)
             return self._open[name]
+
+
+def _head(number: int, sizes: bytes, size: int) -> bytes:
+    head = PIECE.pack(number, len(sizes) // 4, size) + sizes
+    return head + SUM.pack(xxh3_64_intdigest(head))
+
+
+def _failed(reason: str) -> bytes:
+    said = reason.encode()
+    return _head(FAILED, b"", len(said)) + said
+
+
+def _still_there(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConnectionAbortedError(f"{folder} is gone")
+
+
+def _received(line: socket.socket, size: int, deadline: Deadline) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        line.settimeout(max(deadline.remaining(), 0.001))
+        part = line.recv(min(size - len(data), 1 << 20))
+        if not part:
+            raise ConnectionAbortedError("the request ended early")
+        data += part
+    return bytes(data)
 
 
 def serve(folder: Path, host: str, anchor: int) -> None:
@@ -118,6 +227,7 @@ def serve(folder: Path, host: str, anchor: int) -> None:
     clock = SystemClock()
     said = msgspec.json.encode(ServerRecord(os.getpid(), server.port))
     write_private(folder / RECORD, said)
+    threading.Thread(target=server.run, name="headrace-exchange", daemon=True).start()
     while is_running(anchor) and _text(folder / RECORD) == said:
         clock.sleep(ALIVE_LOOK_S)
     os._exit(0)  # what is still read is of an epoch that is lost

@@ -365,9 +365,10 @@ class Submission:
             for name in _OF_THIS_HOST:  # executors elsewhere have to reach the driver
                 own.pop(name)
             own["spark.ui.enabled"] = "false"  # it would listen on all addresses of that host
-        if self.packed.environment is not None:
-            own["spark.pyspark.python"] = PYTHON
-            own["spark.pyspark.driver.python"] = sys.executable if self.master.is_here else PYTHON
+        own_python = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        python = own_python if self.packed.environment is None else PYTHON
+        own["spark.pyspark.python"] = python
+        own["spark.pyspark.driver.python"] = sys.executable if self.master.is_here else python
         if self.master.is_here:
             own["spark.driver.extraJavaOptions"] = java_options(self.log_file)
         own[f"spark.executorEnv.{PACKED}"] = "1"

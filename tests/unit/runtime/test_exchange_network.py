@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+import socket
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from headrace.files import Files
 from headrace.plan.stages import TIME, WATERMARK, Exchange
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.exchange import ExchangeWriter
-from headrace.runtime.exchange_file import RECORD, ServerRecord
+from headrace.runtime.exchange_file import RECORD, WANTED, WIRE, Pass, ServerRecord
 from headrace.runtime.exchange_network import ExchangeLostError, NetworkAddress, NetworkExchange
 from headrace.runtime.orders import SlotOrder
 
@@ -48,6 +50,15 @@ class Hosts:
     def server(self, host: int) -> int:
         record = self.disk(host) / "_exchange" / "job" / RECORD
         return msgspec.json.decode(record.read_bytes(), type=ServerRecord).process
+
+    def asked(self, host: int, data: bytes) -> bytes:
+        """Send bytes to a server, and return all that it answers."""
+        record = self.disk(host) / "_exchange" / "job" / RECORD
+        port = msgspec.json.decode(record.read_bytes(), type=ServerRecord).port
+        with socket.create_connection(("127.0.0.1", port), 10) as line:
+            line.sendall(data)
+            line.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: line.recv(1 << 16), b""))
 
     def order(self, paths: list[str], **changes: Any) -> SlotOrder:
         order = SlotOrder("job", "line", 3, self.epoch, 1, 0, 0, "plan", token=self.token)
@@ -106,6 +117,50 @@ def test_names_lead_nowhere_else(hosts: Hosts) -> None:
     path = hosts.write(0, "file.arrow", range(10))
     with pytest.raises(ExchangeLostError, match="no such files"):
         hosts.read(1, [path.replace("file.arrow", "../file.arrow")])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", b"this is no request"),
+        (WANTED.pack(WIRE, 1 << 20, 0), b"too large a one"),
+        (WANTED.pack(WIRE, 10, 1 << 30), b"too large a one"),
+        (WANTED.pack(WIRE, 4, 4) + b"\xc1\xc1\xc1\xc1", b"this is no request"),
+        (WANTED.pack(WIRE, 100, 4) + b"early", b""),
+        (b"", b""),
+    ],
+)
+def test_what_is_no_request_is_refused_and_does_no_harm(
+    hosts: Hosts, data: bytes, said: bytes
+) -> None:
+    path = hosts.write(0, "file.arrow", range(10))
+    answer = hosts.asked(0, data)
+    assert said in answer
+    assert bool(said) == bool(answer)
+    assert sorted(hosts.read(1, [path])) == [*range(10)]
+
+
+def test_no_more_of_a_request_is_read_without_the_token_of_its_epoch(hosts: Hosts) -> None:
+    hosts.write(0, "file.arrow", range(10))
+    admission = msgspec.msgpack.encode(Pass("000000000001-00000003", "another"))
+    answer = hosts.asked(0, WANTED.pack(WIRE, len(admission), 1 << 20) + admission)
+    assert b"no files of an epoch with this token" in answer
+
+
+def test_one_who_takes_no_more_rows_leaves_the_server_to_others(hosts: Hosts) -> None:
+    rows = 600_000  # more than buffers hold
+    order = hosts.order([hosts.write(0, "file.arrow", range(rows))])
+    hosts.files[1].begin(order)
+    with ExitStack() as broken_off:
+        for _ in range(3):
+            found = hosts.files[1].read(order, EXCHANGE, 0, GROUPS)
+            assert isinstance(found, Generator)
+            broken_off.callback(found.close)
+            assert next(found).rows < rows
+        all_rows = hosts.files[1].read(order, EXCHANGE, 0, GROUPS)
+        assert sum(chunk.rows for chunk in all_rows) == rows
+    all_rows = hosts.files[1].read(order, EXCHANGE, 0, GROUPS)
+    assert sum(chunk.rows for chunk in all_rows) == rows
 
 
 def test_a_server_that_is_killed_takes_its_epoch_along_and_no_other(hosts: Hosts) -> None:

@@ -115,6 +115,18 @@ def test_a_driver_here_keeps_its_python_and_reads_settings_in_place(tmp_path: Pa
     assert submission(tmp_path, "spark://127.0.0.1:7077").spark_conf()["spark.driver.host"]
 
 
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_without_an_archive_all_hosts_run_the_python_of_this_command(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = replace(submission(tmp_path, "yarn", mode), packed=Packed(None, None))
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    assert made.spark_conf()["spark.pyspark.python"] == sys.executable
+    assert made.spark_conf()["spark.pyspark.driver.python"] == sys.executable
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    assert made.spark_conf()["spark.pyspark.python"] == "/opt/python"
+
+
 def test_what_the_user_says_of_spark_wins(tmp_path: Path) -> None:
     sets = ["spark.conf.spark.executor.memory=2g", "spark.conf.spark.task.maxFailures=9"]
     conf = submission(
