@@ -181,6 +181,31 @@ def test_totals_follow_epoch_by_epoch_whatever_dies(
             assert table.problem == ""
 
 
+def test_totals_are_right_behind_epochs_whose_files_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More epochs than are looked at, while files are merged into others and swept."""
+    for name, value in {"base_every": 2, "sweep_every": 3, "prune_margin": 1}.items():
+        limit(monkeypatch, **{name: value})
+    sums = Counter[str]()
+    with TestDriver(totals, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("clicks", CLICKS)
+
+        def click(number: int) -> None:
+            sums[f"u{number}"] += number
+            driver.feed("clicks", rows((f"u{number}", number)))
+            driver.run()
+
+        click(1)
+        with Served(driver.settings, driver.bus, ("job", "totals:aggregate=sums")) as served:
+            for begin in range(2, 62, 6):
+                for number in range(begin, begin + 6):
+                    click(number)
+                served.reach("sums", driver.state.epoch)
+                found = shown(served.table("sums"))
+                assert {user: row["n"] for user, row in found.items()} == sums
+
+
 @hr.job("minutes")
 def minutes(g: hr.Graph) -> None:
     clicks = g.input("clicks", time="at").partition_by("user")
