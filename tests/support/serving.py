@@ -18,12 +18,14 @@ from headrace.serving.redis_session import RedisSession, ServerFacts
 from headrace.serving.resp import RequestLimits, RequestReader, plain_gets
 from headrace.serving.rows import ColumnRows, encode_rows
 from headrace.serving.server import Origin, ServeOptions, TableServer
+from headrace.serving.sources import Follower, Source
 from headrace.serving.table import ServedTable, Tables, TableVersion
 
 __all__ = [
     "ClientLimits",
     "ColumnRows",
     "DiskEntries",
+    "Follower",
     "MemoryEntries",
     "Origin",
     "RedisSession",
@@ -31,6 +33,7 @@ __all__ = [
     "RequestReader",
     "ServedTable",
     "ServerFacts",
+    "Source",
     "TableVersion",
     "Tables",
     "encode_rows",

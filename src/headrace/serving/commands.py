@@ -196,6 +196,11 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
         server = TableServer(options, settings, bus, SystemClock(), console.show)
         url = None if server.place is None else server.place.url
         console.begun(f"{host}:{server.port}", url, list(server.tables.by_name))
+        if server.clients < max_clients and not as_json:
+            show_line(
+                f"room for {count_text(server.clients, 'client')}, not {max_clients:,}: this "
+                "process may open no more files; raise its hard limit (ulimit -H -n)"
+            )
         server.serve()
 
 

@@ -49,7 +49,7 @@ class _TaskReplica(Backend):
 
     Args:
         store: the one that is served.
-        passed: takes changes by key, without key groups.
+        passed: takes changes by key, with key groups.
     """
 
     def __init__(self, store: str, passed: Callable[[Changes], None]) -> None:
@@ -65,14 +65,14 @@ class _TaskReplica(Backend):
         """Pass changes on."""
         keys, values = changes.get(self._store, ((), ()))
         if keys:
-            self._passed(([key[2:] for key in keys], values))
+            self._passed((keys, values))
         self._position = position
 
     def load(self, store: str, batches: Iterable[Columns]) -> None:
         """Pass entries on."""
         del store
         for keys, values in batches:
-            self._passed(([key[2:] for key in keys.to_pylist()], values.to_pylist()))
+            self._passed((keys.to_pylist(), values.to_pylist()))
 
     def clear(self) -> None:
         """Have the whole table filled again: what other tasks passed on cannot be distinguished."""
@@ -179,8 +179,8 @@ class StoreSource(Source):
     def _follow(self, state: JobState, entry: StoreEntry, version: TableVersion) -> None:
         if self._tasks and self.table.is_loaded:
             self._catch_up(state, entry)
-            news, self._news = self._news, {}
-            self.table.apply(list(news), list(news.values()), version)
+            keys, values = self._changes(entry)
+            self.table.apply(keys, values, version)
             return
         self._tasks, self._news = {}, {}
         entries = self.made()
@@ -227,15 +227,25 @@ class StoreSource(Source):
         self._passed(changes)  # to what is loaded, or to the news of the epoch
 
     def _note(self, changes: Changes) -> None:
-        keys, values = self._own(changes)
-        self._news.update(zip(keys, values, strict=True))
+        self._news.update(zip(*changes, strict=True))
+
+    def _changes(self, entry: StoreEntry) -> Changes:
+        """Return what is new by key, without key groups."""
+        news, self._news = self._news, {}
+        alive = {key[2:]: value for key, value in news.items() if value is not None}
+        if (twice := sum(value is not None for value in news.values()) - len(alive)) > 0:
+            self._tasks = {}  # what is shown does not follow, so the next look loads all
+            raise _refusal(entry, twice)
+        # Deletes first: a key may have gone from one key group to another.
+        changes: dict[bytes, bytes | None] = {key[2:]: None for key in news}
+        changes |= alive
+        return self._own(list(changes), list(changes.values()))
 
     def _load(self, entries: Entries, changes: Changes) -> None:
-        keys, values = self._own(changes)
+        keys, values = self._own([key[2:] for key in changes[0]], changes[1])
         entries.load(keys, values)  # type: ignore[arg-type] # deleted ones were left out
 
-    def _own(self, changes: Changes) -> Changes:
-        keys, values = changes
+    def _own(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Changes:
         if not self.table.is_divided:
             return keys, values
         return of_groups(self.table, (list(keys), list(values)))  # type: ignore[arg-type]
@@ -243,12 +253,7 @@ class StoreSource(Source):
     def _check_keys(self, entries: Entries, count: int, entry: StoreEntry) -> None:
         """Refuse a store with the same key in several key groups, as far as it can be seen."""
         if not self.table.is_divided and 0 < entries.count() < count:
-            raise InvalidInputError(
-                f"store {entry.name!r} has {count - entries.count()} keys more than once, under "
-                "several keys of its messages, so a key alone does not say which entry is meant; "
-                "let its keys begin with those of partition_by, or send what is to be served to a "
-                "stream, and serve that"
-            )
+            raise _refusal(entry, count - entries.count())
 
     # As rows.
 
@@ -318,6 +323,14 @@ class StoreSource(Source):
 
 
 LOOK_LEAST_S = 0.03
+
+
+def _refusal(entry: StoreEntry, keys: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"store {entry.name!r} has {keys} keys more than once, under several keys of its messages, "
+        "so a key alone does not say which entry is meant; let its keys begin with those of "
+        "partition_by, or send what is to be served to a stream, and serve that"
+    )
 
 
 def is_followed(entry: StoreEntry) -> bool:

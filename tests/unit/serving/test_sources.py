@@ -22,9 +22,16 @@ from tests.support.changes import rescale
 from tests.support.faults import refuse_loading_once
 from tests.support.homes import Home
 from tests.support.limits import limit
-from tests.support.processes import until
+from tests.support.processes import REAL_CLOCK, until
 from tests.support.servers import encode_key
-from tests.support.serving import Served
+from tests.support.serving import (
+    ColumnRows,
+    Follower,
+    MemoryEntries,
+    Served,
+    ServedTable,
+    Source,
+)
 
 import headrace as hr
 from headrace.errors import InvalidInputError
@@ -141,6 +148,48 @@ def test_a_key_that_is_under_several_keys_of_messages_is_refused(tmp_path: Path)
         with Served(driver.settings, driver.bus, ("job", "owning:seen")) as served:
             assert "keys more than once" in served.table("seen").problem
             assert not served.table("seen").is_loaded
+
+
+def test_a_key_that_comes_under_several_keys_of_messages_later_is_refused(tmp_path: Path) -> None:
+    with TestDriver(owning, home=tmp_path / "home", memory_bus=False, tasks=3) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(("ann", 1)))
+        driver.run()
+        with Served(driver.settings, driver.bus, ("job", "owning:seen")) as served:
+            table = served.table("seen")
+            assert shown(table) == {"newest": 1}
+            driver.feed("clicks", rows(*((f"u{n}", n) for n in range(20))))
+            driver.run()
+            until(lambda: "keys more than once" in table.problem, "the store to be refused")
+            assert shown(table) == {"newest": 1}
+
+
+class Holding:
+    """Has a key where its owner is, which changes."""
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        if message.n:
+            context.store("held").put("it", message.n)
+        else:
+            context.store("held").delete("it")
+
+
+@hr.job("holding")
+def holding(g: hr.Graph) -> None:
+    g.input("clicks").partition_by("user").process(Holding, [hr.store("held", int)])
+
+
+def test_a_key_that_goes_from_one_key_of_messages_to_another_stays(tmp_path: Path) -> None:
+    with TestDriver(holding, home=tmp_path / "home", memory_bus=False, tasks=3) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(("u0", 1)))
+        driver.run()
+        with Served(driver.settings, driver.bus, ("job", "holding:held")) as served:
+            for owner in range(1, 9):
+                driver.feed("clicks", rows((f"u{owner - 1}", 0), (f"u{owner}", owner + 1)))
+                driver.run()
+                served.reach("held", driver.state.epoch)
+                assert shown(served.table("held")) == {"it": owner + 1}
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -409,6 +458,65 @@ def test_a_stream_that_does_not_fit_the_disk_is_never_shown_in_part(
         until(lambda: table.is_loaded, "the table to be loaded")
         assert len(refused) == 1
         assert shown(table) == {n: {"name": f"u{n}"} for n in range(50)}
+
+
+class Waiting(Source):
+    """A source that takes as long as it is held, as one of a large table takes long."""
+
+    def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        columns = pa.schema([("id", pa.string())]), pa.schema([("n", pa.int64())])
+        table = ServedTable("waiting", b"waiting:", ColumnRows(*columns), REAL_CLOCK)
+        super().__init__(table, lambda: MemoryEntries(is_over), look_s=60.0)
+        self.is_held, self.turns = True, 0
+
+    def follow(self) -> bool:
+        self.turns += 1
+        with self.made() as entries:
+            while self.is_held:
+                entries.load([b"key"], [b"value"])
+        return False
+
+
+@contextmanager
+def following(*sources: Source, changed: Callable[[Any], None] = lambda _: None) -> Iterator[Any]:
+    follower = Follower(sources, REAL_CLOCK, changed)
+    follower.start()
+    try:
+        yield follower
+    finally:
+        follower.stop()
+
+
+def test_a_table_is_followed_while_another_one_is_loaded() -> None:
+    held, other = Waiting(), Waiting()
+    other.is_held, other.look_s = False, 0.0
+    with following(held, other):
+        until(lambda: held.turns and other.turns > 10, "the other one to be looked at")
+        assert held.turns == 1
+        held.is_held = False
+
+
+def test_what_is_loaded_is_as_old_as_the_look_that_found_it() -> None:
+    held = Waiting()
+    with following(held):
+        until(lambda: held.turns, "the look")
+        began = REAL_CLOCK.monotonic()
+        until(lambda: held.table.staleness_ms >= 200, "some time")
+        held.table.problem = "is not there once it is followed"
+        held.is_held = False
+        until(lambda: not held.table.problem, "the end of it")
+        assert held.table.staleness_ms >= (REAL_CLOCK.monotonic() - began) * 1000 - 1
+
+
+def test_a_table_that_is_loaded_does_not_hold_up_the_end() -> None:
+    over, said = threading.Event(), list[str]()
+    held = Waiting(over.is_set)
+    with following(held, changed=lambda table: said.append(table.problem)) as follower:
+        until(lambda: held.turns, "the table to be loaded")
+        threading.Timer(0.05, over.set).start()
+        follower.stop()
+    assert held.is_held
+    assert said == []
 
 
 def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
