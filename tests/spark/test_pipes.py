@@ -60,5 +60,5 @@ def test_a_client_that_fails_ends_the_pipe_with_its_code(orders: Home, spark: Sp
 
     ran = pipe(orders, fails, "--partition", "1", "--on-poison", "dead-letter")
     assert ran.code == 0, ran.err
-    assert "1 dead letters" in ran.err
+    assert "1 dead letter, " in ran.err
     assert [row["offset"] for row in orders.rows("orders.pipe.dead")] == [45]
