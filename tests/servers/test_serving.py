@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -181,8 +183,9 @@ def test_a_password_is_asked_for_over_redis_and_http(people: Home, tmp_path: Pat
             hr.serving.Client(served.address, "people")
         place = served.server.place
         assert place is not None
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as unknown:
             urllib.request.urlopen(f"{place.url}/v1/tables", timeout=30)
+        assert f"with the token in {tmp_path / 'password'}" in unknown.value.read().decode()
 
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -306,6 +309,86 @@ def test_http_has_the_same_limits(people: Home) -> None:
                 stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             until(lambda: is_full(place), "the third client to be refused")
         until(lambda: not is_full(place), "room again")
+
+
+def test_those_who_wait_for_a_version_do_not_hold_up_others(people: Home) -> None:
+    with Served(people.settings(), people.bus, ("stream", "people"), http_port=0) as served:
+        place = served.server.place
+        assert place is not None
+        port, head = int(place.url.rpartition(":")[2]), "GET /v1/tables/people/rows?key=p004"
+        token = f"Host: localhost\r\nAuthorization: Bearer {place.token}\r\n\r\n"
+        with contextlib.ExitStack() as stack:
+            waiting = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                for _ in range(60)
+            ]
+            for one in waiting:
+                one.sendall(f"{head}&at_least=201&wait_s=30 HTTP/1.1\r\n{token}".encode())
+            for _ in range(5):
+                assert b"p004" in fetched(place, "/v1/tables/people/rows?key=p004")[1]
+            assert select.select(waiting, (), (), 0)[0] == []
+            people.send("people", [{"id": "p004", "age": 5, "city": "c4"}])
+            assert {one.recv(12) for one in waiting} == {b"HTTP/1.1 200"}
+
+
+def test_who_does_not_log_in_is_cut_off(people: Home, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("a-password-of-tests")
+    options = {"password_file": tmp_path / "password", "clients": ClientLimits(slow_s=0.3)}
+    with (
+        Served(people.settings(), people.bus, ("stream", "people"), **options) as served,
+        redis.Redis(port=served.port, password="a-password-of-tests") as client,
+        socket.create_connection(("127.0.0.1", served.port), timeout=60) as silent,
+    ):
+        number = client.client_id()
+        assert silent.recv(1) == b""
+        assert client.client_id() == number  # by the same connection
+        assert client.info("stats")["clients_cut"] == 1
+
+
+def test_clients_beyond_the_files_that_may_be_open_are_refused(people: Home) -> None:
+    """As many are served as the hard limit allows, although fewer files may be open at first."""
+    port = free_port()
+    command = f"{sys.executable} -m headrace.cli.main serve --stream people --port {port}"
+    limits = "ulimit -Sn 100 && ulimit -Hn 330 && exec "
+    words = ["sh", "-c", f"{limits}{command} --home {people.home}"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        lines = list(iter(serving.stdout.readline, "table people: 200 keys\n"))
+        assert lines[1].startswith("room for 74 clients, not 1,000")
+        with contextlib.ExitStack() as stack:
+            clients = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                for _ in range(90)
+            ]
+            answers = []
+            for one in clients:
+                with contextlib.suppress(ConnectionError):
+                    one.sendall(request("PING"))
+                    answers.append(one.recv(64))
+        assert answers.count(b"+PONG\r\n") == 74
+        assert {answer[:20] for answer in answers} == {b"+PONG\r\n", b"-ERR max number of c"}
+        serving.terminate()
+
+
+def test_files_of_servers_that_were_killed_are_removed(people: Home, started: Started) -> None:
+    words = ("serve", "--stream", "people", "--port", "0", "--keep", "disk", "--json")
+
+    def serve(number: int) -> subprocess.Popen[str]:
+        found = started.start(*words)
+        until(lambda: len(told(started, number)) > 1, "the table to be loaded")
+        return found
+
+    def folders() -> list[str]:
+        return [one.name.rpartition("-")[2] for one in (people.home / "serving").iterdir()]
+
+    first, beside = serve(0), serve(1)
+    kill(first.pid)
+    last = serve(2)
+    assert sorted(folders()) == sorted([str(beside.pid), str(last.pid)])
+    for one in (beside, last):
+        one.terminate()
+        assert one.wait(60) == 0
+    assert folders() == []
 
 
 def is_full(place: Any) -> bool:

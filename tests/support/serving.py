@@ -18,19 +18,24 @@ from headrace.serving.redis_session import RedisSession, ServerFacts
 from headrace.serving.resp import RequestLimits, RequestReader, plain_gets
 from headrace.serving.rows import ColumnRows, encode_rows
 from headrace.serving.server import Origin, ServeOptions, TableServer
+from headrace.serving.sources import Follower, Source
 from headrace.serving.table import ServedTable, Tables, TableVersion
+from headrace.state.rocksdb import RocksDBSettings
 
 __all__ = [
     "ClientLimits",
     "ColumnRows",
     "DiskEntries",
+    "Follower",
     "MemoryEntries",
     "Origin",
     "RedisSession",
     "RequestLimits",
     "RequestReader",
+    "RocksDBSettings",
     "ServedTable",
     "ServerFacts",
+    "Source",
     "TableVersion",
     "Tables",
     "encode_rows",

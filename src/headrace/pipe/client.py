@@ -36,6 +36,9 @@ from headrace.sources.row_decoder import LINE
 HUNG = 124
 """Stands for the exit code of a client that was killed because it hung, as with timeout(1)."""
 
+WAIT_S = 5.0
+"""After so long without an acknowledgement, what is waited for is said."""
+
 _KEPT_BYTES = 4 << 20
 _MOST_LINE = 64 << 20
 _PIPE_BYTES = 1 << 20
@@ -83,8 +86,9 @@ class ClientLog:
         text = "".join(f"{stamp} {redacted(line)}\n" for line in lines)
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self._path.exists() and self._path.stat().st_size > _KEPT_BYTES:
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
+            with suppress(FileNotFoundError):  # or another process of the consumer moves it
+                if self._path.stat().st_size > _KEPT_BYTES:
+                    self._path.replace(self._path.with_name(self._path.name + ".1"))
             target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
@@ -283,6 +287,7 @@ class Client:
         encoder: of its rows.
         on_output: takes lines of stdout that are no acknowledgements.
         on_log: takes lines of stderr.
+        on_wait: takes the line that is waited for, when an acknowledgement takes a while.
         timeout_s: how long it may read nothing, or not answer.
         clock: for deadlines.
     """
@@ -294,10 +299,12 @@ class Client:
         encoder: Encoder,
         on_output: Callable[[list[bytes]], None],
         on_log: Callable[[list[str]], None],
+        on_wait: Callable[[str], None],
         timeout_s: float,
         clock: Clock,
     ) -> None:
-        self._encoder, self._on_output, self._on_log = encoder, on_output, on_log
+        self._encoder, self._on_wait = encoder, on_wait
+        self._on_output, self._on_log = on_output, on_log
         self._begin = encoder.prefix.encode()
         self._timeout_s, self._clock = timeout_s, clock
         self._process = subprocess.Popen(
@@ -369,7 +376,11 @@ class Client:
         try:
             self.send(request)
             deadline = Deadline(self._clock, self._timeout_s)
+            patience: Deadline | None = Deadline(self._clock, WAIT_S)
             while self._answer is not None:
+                if patience is not None and patience.expired:
+                    self._on_wait(self._answer.decode())
+                    patience = None
                 if deadline.expired:
                     raise self._fail(
                         HUNG,

@@ -11,8 +11,9 @@ import sys
 from abc import abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from heapq import merge
 from itertools import islice, pairwise, repeat
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.closeable import Closeable
+from headrace.errors import ClosedError
 from headrace.serving.resp import bulk, bulk_value, bulks, bulks_or
 from headrace.state.backend import Columns
 from headrace.state.rocksdb import RocksDBBackend, RocksDBSettings
@@ -38,6 +40,11 @@ SAMPLES = 64
 
 STEPS = 16
 """In so many steps they are written."""
+
+RECENT_KEYS, RECENT_SHARE = 5_000, 32
+"""In memory, so many keys, and this part of all, are kept apart before the order is made again."""
+
+FREED_AT_ONCE = 5_000
 
 HUGE_ROWS = 50_000
 """From so many entries on, finding the page of one takes as long as reading it."""
@@ -56,8 +63,23 @@ _HEAD = b"\0\0"
 """Before each key on disk: the keys of a backend begin with two bytes."""
 
 
+def _never() -> bool:
+    return False
+
+
 class Entries(Closeable):
-    """Keys and values in the order of keys."""
+    """Keys and values in the order of keys.
+
+    Args:
+        is_over: asked while they are loaded; once it is true, that ends with ``ClosedError``.
+    """
+
+    def __init__(self, is_over: Callable[[], bool] = _never) -> None:
+        self._is_over = is_over
+
+    def _check_over(self) -> None:
+        if self._is_over():
+            raise ClosedError("the server ends, so its tables are not loaded any further")
 
     @abstractmethod
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
@@ -98,13 +120,16 @@ class MemoryEntries(Entries):
     A value is kept as the reply that it becomes, as most are read as that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_over: Callable[[], bool] = _never) -> None:
+        super().__init__(is_over)
         self._replies: dict[bytes, bytes] = {}
         self._order: list[bytes] | None = None
+        self._recent: list[bytes] = []
         self._added: list[bytes] = []
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries."""
+        self._check_over()
         self._replies.update(zip(keys, bulks(values), strict=True))
 
     def loaded(self) -> None:
@@ -116,7 +141,10 @@ class MemoryEntries(Entries):
         """Set and delete."""
         held = self._replies
         if self._order is not None:
-            self._added += [k for k, v in zip(keys, values, strict=True) if k not in held and v]
+            pairs = zip(keys, values, strict=True)
+            self._added += [k for k, v in pairs if k not in held and v is not None]
+            if len(self._added) > len(held) + CHUNK_ROWS:  # nobody has asked for a long time
+                self._order, self._recent, self._added = None, [], []
         if None in values:
             for key, value in zip(keys, values, strict=True):
                 if value is None:
@@ -143,33 +171,48 @@ class MemoryEntries(Entries):
 
     def scan(self, low: bytes, high: bytes | None, most: int) -> list[tuple[bytes, bytes]]:
         """Return the first entries of a range."""
-        order, held, found = self._ordered(), self._replies, list[tuple[bytes, bytes]]()
-        for at in range(bisect_left(order, low), len(order)):
-            key = order[at]
+        held, found, before = self._replies, list[tuple[bytes, bytes]](), None
+        for key in self._from(low):
             if len(found) >= most or (high is not None and key >= high):
                 break
             reply = held.get(key)
-            if reply is not None:
+            if reply is not None and key != before:
                 found.append((key, bulk_value(reply)))
+            before = key
         return found
 
-    def _ordered(self) -> list[bytes]:
-        """The keys in order; of those that were deleted some may still be among them."""
+    def _from(self, low: bytes) -> Iterator[bytes]:
+        """Yield keys in order; some were deleted, and one that was set again may come twice."""
+        runs = [
+            map(run.__getitem__, range(bisect_left(run, low), len(run))) for run in self._ordered()
+        ]
+        return merge(*runs) if len(runs) > 1 else iter(runs[0])
+
+    def _ordered(self) -> list[list[bytes]]:
+        """Return the keys in order, and in a short run those that were added since."""
         if self._order is None or len(self._order) > 2 * len(self._replies) + CHUNK_ROWS:
-            self._order = sorted(self._replies)
+            self._order, self._recent = sorted(self._replies), []
         elif self._added:
-            # Two sorted runs, which the sort merges; a key that was deleted and set again is twice.
-            self._order = list(dict.fromkeys(sorted(self._order + sorted(self._added))))
+            # Two sorted runs, which the sort merges.
+            recent = list(dict.fromkeys(sorted(self._recent + sorted(self._added))))
+            if len(recent) > RECENT_KEYS + len(self._order) // RECENT_SHARE:
+                self._order = list(dict.fromkeys(sorted(self._order + recent)))
+                recent = []
+            self._recent = recent
         self._added = []
-        return self._order
+        return [self._order, self._recent] if self._recent else [self._order]
 
     def count(self) -> int:
         """Return how many there are."""
         return len(self._replies)
 
     def close(self) -> None:
-        """Forget them."""
-        self._replies, self._order = {}, None
+        """Forget them, which other threads do not wait for."""
+        held, self._replies, self._order, self._recent = self._replies, {}, None, []
+        while held and not self._is_over():
+            # By parts: at once, all threads would wait, for 40 ms with a million entries.
+            for _ in range(min(FREED_AT_ONCE, len(held))):
+                held.popitem()
 
 
 class DiskEntries(Entries):
@@ -183,6 +226,7 @@ class DiskEntries(Entries):
         folder: on a local disk; made, and removed at the end.
         settings: memory, and how filters are read.
         chunk_rows: so many entries are sorted at once while it is filled.
+        is_over: as for ``Entries``.
     """
 
     def __init__(
@@ -190,17 +234,20 @@ class DiskEntries(Entries):
         folder: Path,
         settings: RocksDBSettings = SETTINGS,
         chunk_rows: int = CHUNK_ROWS,
+        is_over: Callable[[], bool] = _never,
     ) -> None:
+        super().__init__(is_over)
         self._folder, self._chunk_rows = folder, chunk_rows
         shutil.rmtree(folder, ignore_errors=True)
         self._backend = RocksDBBackend(folder, (_STORE,), settings=settings)
         self._waiting: list[Columns] = []
         self._runs: list[Future[_Run]] = []
         self._beside = ThreadPoolExecutor(1, "headrace-sorting")
-        self._count = 0
+        self._loaded_keys, self._has_changed = 0, False
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries, by sorted files."""
+        self._check_over()
         if not keys:
             return
         self._waiting.append((pa.array(keys, _BYTES), pa.array(values, _BYTES)))
@@ -226,7 +273,8 @@ class DiskEntries(Entries):
 
     def _steps(self, parts: Iterable[pl.DataFrame]) -> Iterator[Columns]:
         for rows in parts:
-            self._count += rows.height
+            self._check_over()
+            self._loaded_keys += rows.height
             yield from _columns(rows, -(-self._chunk_rows // STEPS))
 
     def _merged(self, runs: Sequence[_Run]) -> Iterator[pl.DataFrame]:
@@ -247,7 +295,7 @@ class DiskEntries(Entries):
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete in one step."""
         full = [_HEAD + key for key in keys]
-        self._count += len(keys) - 2 * sum(value is None for value in values)
+        self._has_changed = True
         self._backend.apply({_STORE: (full, values)}, None)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -261,8 +309,8 @@ class DiskEntries(Entries):
         return [(key[2:], value) for (key, value), _ in zip(rows, range(most), strict=False)]
 
     def count(self) -> int:
-        """Return about how many there are: what is set again counts again."""
-        return max(0, self._count)
+        """Return how many were loaded; once they change, about how many there are."""
+        return self._backend.key_count(_STORE) if self._has_changed else self._loaded_keys
 
     def close(self) -> None:
         """Close the database and remove it."""

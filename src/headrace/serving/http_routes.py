@@ -5,6 +5,7 @@ The same tables and versions as over Redis's protocol. Loaded only where HTTP is
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ import pyarrow as pa
 from fastapi import FastAPI, Header, Query, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
+from starlette.concurrency import run_in_threadpool
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.control.http_api import Problem, new_app
@@ -25,6 +27,9 @@ from headrace.serving.table import ServedTable, Tables, TableVersion
 
 ARROW = "application/vnd.apache.arrow.stream"
 MAX_ROWS, MAX_KEYS, MAX_WAIT_S = 10_000, 10_000, 30.0
+LOOK_S = 0.02
+"""Between two looks at the version that a request waits for."""
+
 LAST = 1 << 62
 _BINARY = re.compile(r"[\x00-\x1f]")
 
@@ -107,15 +112,16 @@ class _BodyLimit:
         await self._app(scope, counted, send)
 
 
-def make_app(tables: Tables, token: str, limits: RequestLimits) -> FastAPI:
+def make_app(tables: Tables, token: str, place: str, limits: RequestLimits) -> FastAPI:
     """Return an API over tables.
 
     Args:
         tables: that are served.
         token: what requests have to bring.
+        place: where who may read it finds the token.
         limits: of one request.
     """
-    app = new_app("Tables that headrace serve serves.", token)
+    app = new_app("Tables that headrace serve serves.", token, place)
     app.add_middleware(_BodyLimit, most=limits.request_bytes)
 
     @app.get("/v1/tables")
@@ -124,36 +130,47 @@ def make_app(tables: Tables, token: str, limits: RequestLimits) -> FastAPI:
         return [TableAnswer.model_validate(table.describe()) for table in tables]
 
     @app.get("/v1/tables/{name}/rows")
-    def rows(
+    async def rows(
         name: str, asked: Annotated[RowsAsk, Query()], accept: _Accept = "application/json"
     ) -> Response:
         """Rows of a key, of a range or of a prefix, in the order of keys."""
         table = tables.named(name)
-        _waited(table, asked.at_least, asked.wait_s)
-        if asked.key:
-            encoded = [_encoded(table, asked.key)]
-            version, values = table.read(encoded, asked.at_least)
-            return _answer(table, version, encoded, values, None, accept)
-        first, behind = _range(table, asked)
-        version, found, after = table.scan(first, behind, asked.limit, asked.at_least)
-        keys, held = [one for one, _ in found], [one for _, one in found]
-        return _answer(table, version, keys, held, after, accept)
+        await _waited(table, asked.at_least, asked.wait_s)
+        return await run_in_threadpool(_rows, table, asked, accept)
 
     @app.post("/v1/tables/{name}/lookup")
-    def lookup(name: str, asked: KeysAsk, accept: _Accept = "application/json") -> Response:
+    async def lookup(name: str, asked: KeysAsk, accept: _Accept = "application/json") -> Response:
         """Rows of several keys, all of one version; keys that are not there have none."""
         table = tables.named(name)
-        _waited(table, asked.at_least, asked.wait_s)
-        encoded = [encode_key(_typed(table, key)) for key in asked.keys]
-        version, values = table.read(encoded, asked.at_least)
-        return _answer(table, version, encoded, values, None, accept)
+        await _waited(table, asked.at_least, asked.wait_s)
+        return await run_in_threadpool(_found, table, asked, accept)
 
     return app
 
 
-def _waited(table: ServedTable, at_least: int, wait_s: float) -> None:
-    if at_least >= 0 and wait_s:
-        table.wait(at_least, wait_s)
+async def _waited(table: ServedTable, at_least: int, wait_s: float) -> None:
+    """Wait for a version in no thread: there are few of them, and others read meanwhile."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + wait_s
+    while table.number < at_least and loop.time() < end_s:
+        await asyncio.sleep(LOOK_S)
+
+
+def _rows(table: ServedTable, asked: RowsAsk, accept: str) -> Response:
+    if asked.key:
+        encoded = [_encoded(table, asked.key)]
+        version, values = table.read(encoded, asked.at_least)
+        return _answer(table, version, encoded, values, None, accept)
+    first, behind = _range(table, asked)
+    version, found, after = table.scan(first, behind, asked.limit, asked.at_least)
+    keys, held = [one for one, _ in found], [one for _, one in found]
+    return _answer(table, version, keys, held, after, accept)
+
+
+def _found(table: ServedTable, asked: KeysAsk, accept: str) -> Response:
+    encoded = [encode_key(_typed(table, key)) for key in asked.keys]
+    version, values = table.read(encoded, asked.at_least)
+    return _answer(table, version, encoded, values, None, accept)
 
 
 def _encoded(table: ServedTable, words: Sequence[str]) -> bytes:

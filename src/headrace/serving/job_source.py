@@ -2,8 +2,8 @@
 
 Of a processor's store each epoch brings its changes, by the code that brings a task's store to a
 committed position; here the changes of all tasks become visible in one step. Of totals and windows
-an epoch brings the rows of the files that it added; where these say that rows are gone, as of
-windows that were sent, or do not continue what is shown, the table is made again.
+an epoch brings the rows of the files that it added, and those of which they say that they are gone,
+as windows that were sent; where they do not continue what is shown, the table is made again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _TaskReplica(Backend):
 
     Args:
         store: the one that is served.
-        passed: takes changes by key, without key groups.
+        passed: takes changes by key, with key groups.
     """
 
     def __init__(self, store: str, passed: Callable[[Changes], None]) -> None:
@@ -65,14 +65,14 @@ class _TaskReplica(Backend):
         """Pass changes on."""
         keys, values = changes.get(self._store, ((), ()))
         if keys:
-            self._passed(([key[2:] for key in keys], values))
+            self._passed((keys, values))
         self._position = position
 
     def load(self, store: str, batches: Iterable[Columns]) -> None:
         """Pass entries on."""
         del store
         for keys, values in batches:
-            self._passed(([key[2:] for key in keys.to_pylist()], values.to_pylist()))
+            self._passed((keys.to_pylist(), values.to_pylist()))
 
     def clear(self) -> None:
         """Have the whole table filled again: what other tasks passed on cannot be distinguished."""
@@ -138,14 +138,21 @@ class StoreSource(Source):
         """Show the newest committed epoch."""
         try:
             state = load_state(self._reader.log, known=self._known)
-            if state is None:
-                raise CorruptDataError(f"job {self._reader.job!r} has no manifest any more")
-            if self._known is not None and state.digest == self._known.digest:
-                return False
+        except CorruptDataError:
+            if self._known is None:
+                raise
+            self._reader, self._known = self._opened(), None
+            return True  # manifests that follow the known one were swept meanwhile
+        if state is None:
+            self._reader = self._opened()  # which says what is wrong, or finds the job made again
+            raise CorruptDataError(f"job {self._reader.job!r} had no manifest")
+        if self._known is not None and state.digest == self._known.digest:
+            return False
+        try:
             self._show(state)
         except CorruptDataError:
             self._reader = self._opened()
-            if self._known is None or self._reader.kept().oldest <= self._known.epoch:
+            if self._reader.kept().oldest <= state.epoch:
                 raise
             return True  # the files of that epoch were swept meanwhile
         self._known = state
@@ -179,8 +186,8 @@ class StoreSource(Source):
     def _follow(self, state: JobState, entry: StoreEntry, version: TableVersion) -> None:
         if self._tasks and self.table.is_loaded:
             self._catch_up(state, entry)
-            news, self._news = self._news, {}
-            self.table.apply(list(news), list(news.values()), version)
+            keys, values = self._changes(entry)
+            self.table.apply(keys, values, version)
             return
         self._tasks, self._news = {}, {}
         entries = self.made()
@@ -227,15 +234,25 @@ class StoreSource(Source):
         self._passed(changes)  # to what is loaded, or to the news of the epoch
 
     def _note(self, changes: Changes) -> None:
-        keys, values = self._own(changes)
-        self._news.update(zip(keys, values, strict=True))
+        self._news.update(zip(*changes, strict=True))
+
+    def _changes(self, entry: StoreEntry) -> Changes:
+        """Return what is new by key, without key groups."""
+        news, self._news = self._news, {}
+        alive = {key[2:]: value for key, value in news.items() if value is not None}
+        if (twice := sum(value is not None for value in news.values()) - len(alive)) > 0:
+            self._tasks = {}  # what is shown does not follow, so the next look loads all
+            raise _refusal(entry, twice)
+        # Deletes first: a key may have gone from one key group to another.
+        changes: dict[bytes, bytes | None] = {key[2:]: None for key in news}
+        changes |= alive
+        return self._own(list(changes), list(changes.values()))
 
     def _load(self, entries: Entries, changes: Changes) -> None:
-        keys, values = self._own(changes)
+        keys, values = self._own([key[2:] for key in changes[0]], changes[1])
         entries.load(keys, values)  # type: ignore[arg-type] # deleted ones were left out
 
-    def _own(self, changes: Changes) -> Changes:
-        keys, values = changes
+    def _own(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Changes:
         if not self.table.is_divided:
             return keys, values
         return of_groups(self.table, (list(keys), list(values)))  # type: ignore[arg-type]
@@ -243,12 +260,7 @@ class StoreSource(Source):
     def _check_keys(self, entries: Entries, count: int, entry: StoreEntry) -> None:
         """Refuse a store with the same key in several key groups, as far as it can be seen."""
         if not self.table.is_divided and 0 < entries.count() < count:
-            raise InvalidInputError(
-                f"store {entry.name!r} has {count - entries.count()} keys more than once, under "
-                "several keys of its messages, so a key alone does not say which entry is meant; "
-                "let its keys begin with those of partition_by, or send what is to be served to a "
-                "stream, and serve that"
-            )
+            raise _refusal(entry, count - entries.count())
 
     # As rows.
 
@@ -267,10 +279,11 @@ class StoreSource(Source):
         continues = (state.lineage, state.generation, state.task_counts[entry.stage])
         added = self._added(state, entry, positions) if continues == self._made else None
         if added is not None:
-            changes = dict[bytes, bytes]()
-            for batch in added.batches():
-                changes.update(zip(*of_groups(self.table, rows.encode(batch)), strict=True))
-            self.table.apply(list(changes), list(changes.values()), version)
+            changes = dict[bytes, bytes | None]()
+            for there, gone in added.changes():
+                changes |= dict.fromkeys(rows.encode_keys(gone))
+                changes |= zip(*rows.encode(there), strict=True)
+            self.table.apply(*self._own(list(changes), list(changes.values())), version)
             self.look_s = LOOK_LEAST_S
         else:
             began = self._clock.monotonic()
@@ -313,11 +326,18 @@ class StoreSource(Source):
                 for path in step.paths:
                     reader = SegmentReader(self._files, path, chain.checksums.get(path))
                     sources.append(SegmentRange(reader, groups, entry.stage))
-        view = TableView(entry, state.time_ms, state.epoch, state.key_groups, sources)
-        return None if view.held.has_deletes else view
+        return TableView(entry, state.time_ms, state.epoch, state.key_groups, sources)
 
 
 LOOK_LEAST_S = 0.03
+
+
+def _refusal(entry: StoreEntry, keys: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"store {entry.name!r} has {keys} keys more than once, under several keys of its messages, "
+        "so a key alone does not say which entry is meant; let its keys begin with those of "
+        "partition_by, or send what is to be served to a stream, and serve that"
+    )
 
 
 def is_followed(entry: StoreEntry) -> bool:

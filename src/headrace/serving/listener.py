@@ -7,6 +7,7 @@ off when that takes too long.
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from headrace.serving.resp import error
 BACKLOG = 512
 READ_BYTES = 65_536
 TICK_S = 0.25
+OTHER_FILES = 256
+"""That a process opens besides those of clients: of a bus, a database, modules."""
 _IN, _OUT = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -30,25 +33,24 @@ class ClientLimits:
 
     Args:
         clients: at the same time.
-        slow_s: a client that takes no reply for so long is cut off.
+        slow_s: a client that takes no reply for so long is cut off, and one that does not give the
+            password.
         waiting_bytes: of replies that a client has not taken, from which on it is cut off.
-        idle_s: a client that asks for nothing for so long is cut off; 0: never.
     """
 
     clients: int = 1000
     slow_s: float = 10.0
     waiting_bytes: int = 64 << 20
-    idle_s: float = 0.0
 
 
 class _Client:
-    __slots__ = ("asked_s", "recv", "rest", "send", "session", "socket", "taken_s")
+    __slots__ = ("begun_s", "recv", "rest", "send", "session", "socket", "taken_s")
 
     def __init__(self, opened: socket.socket, session: RedisSession, now_s: float) -> None:
         self.socket, self.session = opened, session
         self.recv, self.send = opened.recv, opened.send
         self.rest = b""
-        self.asked_s = self.taken_s = now_s
+        self.begun_s = self.taken_s = now_s
 
 
 class RedisListener:
@@ -121,7 +123,6 @@ class RedisListener:
         if not data:
             self._drop(number, client)
             return
-        client.asked_s = self._now_s
         replies = client.session.feed(data)
         try:
             sent = client.send(replies) if replies else 0
@@ -179,11 +180,10 @@ class RedisListener:
             self._epoll.register(opened.fileno(), _IN)
 
     def _cut_slow(self) -> None:
-        limits, now_s = self._limits, self._now_s
         for number, client in list(self._clients.items()):
-            is_slow = bool(client.rest) and now_s - client.taken_s > limits.slow_s
-            is_idle = bool(limits.idle_s) and now_s - client.asked_s > limits.idle_s
-            if is_slow or (is_idle and not client.rest):
+            since_s = client.taken_s if client.rest else client.begun_s
+            is_due = bool(client.rest) or not client.session.is_known
+            if is_due and self._now_s - since_s > self._limits.slow_s:
                 self._facts.cut += 1
                 self._drop(number, client)
 
@@ -202,6 +202,16 @@ class RedisListener:
         self._listener.close()
         self._waker.close()
         self._woken.close()
+
+
+def room_for(clients: int) -> int:
+    """Let this process open files for clients; return for how many of them there is room."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted, endless = clients + OTHER_FILES, resource.RLIM_INFINITY
+    if soft != endless and soft < wanted:
+        soft = wanted if hard == endless else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return clients if soft == endless else max(1, min(clients, soft - OTHER_FILES))
 
 
 def listen(host: str, port: int, *, shared: bool = False) -> socket.socket:

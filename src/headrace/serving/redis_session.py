@@ -49,6 +49,9 @@ VERSION = "7.2.0"
 FEW_BYTES = 160
 """A buffer up to this size has few keys, which are as quick one by one."""
 
+LOGIN_BYTES = 65_536
+"""A client that has not given the password may send a request of so many bytes in several parts."""
+
 SCANNED = 10
 MOST_SCANNED = 10_000
 CURSORS = 10_000
@@ -78,6 +81,7 @@ class ServerFacts:
     port: int = 0
     began_s: float = 0.0
     clients: int = 0
+    most_clients: int = 0
     connections: int = 0
     refused: int = 0
     cut: int = 0
@@ -100,12 +104,13 @@ class RedisSession:
 
     Attributes:
         is_over: the connection is to be closed once all replies are sent.
+        is_known: it has given the password, if there is one.
     """
 
     def __init__(self, facts: ServerFacts, number: int = 0) -> None:
         self._facts, self._tables, self._number = facts, facts.tables, number
         self._reader = RequestReader(facts.limits)
-        self._is_known = not facts.password
+        self.is_known = not facts.password
         self._protocol, self._null = 2, NULL_2
         self._name = b""
         self.is_over = False
@@ -115,7 +120,7 @@ class RedisSession:
 
         Never raises: whatever bytes come are answered, if only by an error.
         """
-        if self._is_known and self._reader.is_between:
+        if self.is_known and self._reader.is_between:
             if len(data) > FEW_BYTES:
                 equal = equal_keys(data, self._facts.limits)
                 replies = None if equal is None else self._equal(equal)
@@ -129,8 +134,11 @@ class RedisSession:
             answers.append(self._answer(request))
             if self.is_over:
                 break
-        if self._reader.error and not self.is_over:
-            answers.append(error(f"ERR {self._reader.error}"))
+        refusal = self._reader.error
+        if not self.is_known and self._reader.held_bytes > LOGIN_BYTES:
+            refusal = refusal or "Protocol error: a request of this size needs a login"
+        if refusal and not self.is_over:
+            answers.append(error(f"ERR {refusal}"))
             self.is_over = True
         return b"".join(answers)
 
@@ -176,7 +184,7 @@ class RedisSession:
         try:
             if known is None:
                 return self._unknown(name, request)
-            if not self._is_known and name not in _BEFORE_LOGIN:
+            if not self.is_known and name not in _BEFORE_LOGIN:
                 return error("NOAUTH Authentication required.")
             least, most, handler, _ = known
             if not least <= len(request) - 1 <= most:
@@ -191,7 +199,7 @@ class RedisSession:
         return answer
 
     def _unknown(self, name: bytes, request: Sequence[bytes]) -> bytes:
-        if not self._is_known:
+        if not self.is_known:
             return error("NOAUTH Authentication required.")
         if name in _WRITES:
             return error("READONLY You can't write against a read only replica.")
@@ -377,7 +385,7 @@ class RedisSession:
         if not secrets.compare_digest(password, wanted) or user != b"default":
             self._facts.refused += 1
             raise _RefusedError("WRONGPASS invalid username-password pair or user is disabled.")
-        self._is_known = True
+        self.is_known = True
 
     def _hello(self, words: list[bytes]) -> bytes:
         rest = list(words)
@@ -396,7 +404,7 @@ class RedisSession:
                 self._name, rest = rest[1], rest[2:]
             else:
                 raise _RefusedError("ERR Syntax error in HELLO option")
-        if not self._is_known:
+        if not self.is_known:
             raise _RefusedError(
                 "NOAUTH HELLO must be called with the client already authenticated, otherwise the "
                 "HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client "
@@ -479,7 +487,8 @@ class RedisSession:
                 ("uptime_in_seconds", up_s),
             ],
         )
-        yield "Clients", [("connected_clients", facts.clients)]
+        counts = [("connected_clients", facts.clients), ("maxclients", facts.most_clients)]
+        yield "Clients", counts
         yield (
             "Stats",
             [
@@ -513,7 +522,7 @@ class RedisSession:
     def _reset(self, words: list[bytes]) -> bytes:
         del words
         self._protocol, self._null, self._name = 2, NULL_2, b""
-        self._is_known = not self._facts.password
+        self.is_known = not self._facts.password
         return b"+RESET\r\n"
 
 

@@ -27,6 +27,8 @@ _MGETS = (b"\r\n$4\r\nMGET\r\n", b"\r\n$4\r\nmget\r\n")
 _GET_BYTES, _MGET_BYTES, _COMMAND_BYTES = len(_GET_HEADS[0]), len(_MGETS[0]), len(b"MGET")
 
 INLINE_BYTES = 65_536
+ARGUMENT_BYTES = 40
+"""What an argument takes in memory besides its bytes, about."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,11 @@ class RequestReader:
     def is_between(self) -> bool:
         """Whether no request has begun."""
         return not self._buffer and not self._missing
+
+    @property
+    def held_bytes(self) -> int:
+        """What a request that is not complete takes, about."""
+        return len(self._buffer) + self._bytes + ARGUMENT_BYTES * len(self._arguments)
 
     def feed(self, data: bytes) -> list[list[bytes]]:
         """Return the requests that are complete now; after an error none that follow it."""

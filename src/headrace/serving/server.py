@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import secrets
 import shutil
@@ -32,11 +33,11 @@ from headrace.control.client import API_FILE
 from headrace.control.server import place_at, token_of
 from headrace.coordinator.inspection.job_reader import JobReader, part_readers, reader_of
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.files import write_private
+from headrace.files import sole_user, write_private
 from headrace.graph.sinks import installed_warehouse
 from headrace.serving.entries import DiskEntries, Entries, MemoryEntries
 from headrace.serving.job_source import StoreSource, shape_of
-from headrace.serving.listener import ClientLimits, RedisListener, listen
+from headrace.serving.listener import ClientLimits, RedisListener, listen, room_for
 from headrace.serving.redis_session import ServerFacts
 from headrace.serving.resp import RequestLimits
 from headrace.serving.sources import (
@@ -52,7 +53,7 @@ from headrace.serving.table import KEY_GROUPS, ServedTable, Tables
 if TYPE_CHECKING:
     from uvicorn import Server
 
-FOLDER = "serving"
+FOLDER, LOCK = "serving", "lock"
 LOOPBACKS = ("127.0.0.1", "::1", "localhost")
 HTTP_END_S = 2
 PARENT = "SERVING_PARENT"
@@ -166,6 +167,14 @@ class TableServer:
         bus: of the home.
         clock: for all that needs time.
         on_change: called when a table is loaded, or can no longer be followed.
+
+    Attributes:
+        sources: of the tables.
+        tables: that are served.
+        port: of Redis's protocol.
+        token_place: the file with the token of HTTP.
+        clients: of either protocol at the same time; fewer than wanted where the process may not
+            open so many files.
     """
 
     def __init__(
@@ -180,23 +189,29 @@ class TableServer:
         self._options, self._settings, self._bus, self._clock = options, settings, bus, clock
         name = f"{os.uname().nodename}-{os.getpid()}"
         self._folder = Path(settings.home) / FOLDER / name
-        self._made = 0
-        self._sources = [self._source(origin) for origin in options.origins]
-        self.tables = Tables([source.table for source in self._sources])
+        self._numbers = itertools.count(1)
+        self.sources = [self._source(origin) for origin in options.origins]
+        self.tables = Tables([source.table for source in self.sources])
         self._password = ""
         if options.password_file is not None:
-            self._password = token_of(options.password_file)
+            self._password = token_of(options.password_file, "--password-file")
         facts = ServerFacts(
             self.tables, clock, self._password, options.requests, began_s=clock.monotonic()
         )
+        ways = 1 if options.http_port is None else 2
+        self.clients = room_for(options.clients.clients * ways) // ways
+        limits = replace(options.clients, clients=self.clients)
+        facts.most_clients = self.clients
         self.socket = listen(options.host, options.port, shared=options.shared)
         facts.port = self.port = self.socket.getsockname()[1]
         self._http = None if options.http_port is None else listen(options.host, options.http_port)
         token = self._password or secrets.token_urlsafe(32)
         redaction.remember(token)
         self.place = None if self._http is None else place_at(self._http, token)
-        self._follower = Follower(self._sources, clock, on_change)
-        self._listener = RedisListener(self.socket, facts, options.clients, clock)
+        file = options.password_file
+        self.token_place = str(self._folder / API_FILE if file is None else file)
+        self._follower = Follower(self.sources, clock, on_change)
+        self._listener = RedisListener(self.socket, facts, limits, clock)
 
     @classmethod
     def check(cls, options: ServeOptions, settings: Settings, bus: Bus, clock: Clock) -> None:
@@ -216,9 +231,12 @@ class TableServer:
 
     def _entries(self) -> Entries:
         if not self._options.on_disk:
-            return MemoryEntries()
-        self._made += 1
-        return DiskEntries(self._folder / f"entries-{self._made}")
+            return MemoryEntries(self._is_over)
+        number = next(self._numbers)
+        return DiskEntries(self._folder / f"entries-{number}", is_over=self._is_over)
+
+    def _is_over(self) -> bool:
+        return self._follower.is_over
 
     def _source(self, origin: Origin) -> Source:
         if origin.kind == "job":
@@ -255,11 +273,6 @@ class TableServer:
             is_bare=options.is_bare,
             origin=f"stream {spec.name!r}",
         )
-        if spec.partitions > 1 and not set(spec.key) <= set(rows.key_schema.names):
-            raise InvalidInputError(
-                f"stream {spec.name!r} is partitioned by {', '.join(spec.key) or 'nothing'}, so "
-                "which row of a key is the latest is not known; name those columns by --key, too"
-            )
         table = self._table(origin, rows)
         opened = partial(self._bus.stream, origin.source)
         return StreamSource(table, self._entries, stream, rows, self._clock, opened)
@@ -303,8 +316,9 @@ class TableServer:
     def serve(self) -> None:
         """Answer until the process gets SIGINT or SIGTERM, or ``stop`` is called."""
         with ExitStack() as stack:
-            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
-            for source in self._sources:
+            if self._options.on_disk or self.place is not None:
+                stack.enter_context(_own_folder(self._folder))
+            for source in self.sources:
                 stack.callback(source.table.close)
             stack.enter_context(_quick_switches())
             if self.place is not None:
@@ -329,14 +343,14 @@ class TableServer:
 
         assert self._http is not None
         assert self.place is not None
-        app = make_app(self.tables, self.place.token, self._options.requests)
+        app = make_app(self.tables, self.place.token, self.token_place, self._options.requests)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=HTTP_END_S,
-            limit_concurrency=self._options.clients.clients + 1,  # this one is not served
+            limit_concurrency=self.clients + 1,  # this one is not served
         )
         server = _HttpServer(uvicorn.Server(config), self._http)
         server.start()
@@ -344,6 +358,25 @@ class TableServer:
             yield
         finally:
             server.stop()
+
+
+@contextmanager
+def _own_folder(folder: Path) -> Iterator[None]:
+    """Have a folder that ends with the block; those of servers that were killed are removed."""
+    for lock in folder.parent.glob(f"*/{LOCK}"):
+        with sole_user(lock) as is_left:
+            if is_left:
+                shutil.rmtree(lock.parent, ignore_errors=True)
+    own = folder / LOCK
+    while True:
+        with sole_user(own) as is_own:
+            # Another server may have taken it for one that was left, between making and locking it.
+            if is_own and own.exists():
+                try:
+                    yield
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return
 
 
 class _HttpServer(threading.Thread):

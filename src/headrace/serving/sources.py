@@ -115,6 +115,9 @@ class StreamSource(Source):
         rows: which columns are key and value.
         clock: for the time of a version.
         opened: returns the stream as it is now, for one that is created again.
+
+    Raises:
+        InvalidInputError: the rows of a key may be in several partitions.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class StreamSource(Source):
         self._stream, self._rows, self._clock, self._opened = stream, rows, clock, opened
         self._columns = [*rows.key_schema.names, *rows.value_schema.names]
         self._columns = list(dict.fromkeys(self._columns))
+        self._check_partitions()
         self._offsets: list[int] = []
         self._loading: Entries | None = None
         self._until: list[int] = []
@@ -141,6 +145,7 @@ class StreamSource(Source):
         if self._loading is None and not self.table.is_loaded:
             self._begin()
         ends = stream.ends()
+        self._check_partitions()
         self._offsets += stream.begins()[len(self._offsets) :]
         for partition, end in enumerate(ends):
             if self._offsets[partition] < end:
@@ -153,6 +158,22 @@ class StreamSource(Source):
             self.table.swap(loaded, self._version())
             return True
         return False
+
+    def _check_partitions(self) -> None:
+        """Refuse a stream whose rows of a key may be in several partitions; some can be added."""
+        spec = self._stream.spec
+        is_keyed = bool(spec.key) and set(spec.key) <= set(self._rows.key_schema.names)
+        if spec.partitions > 1 and not is_keyed:
+            columns = ", ".join(spec.key)
+            raise InvalidInputError(
+                f"stream {spec.name!r} has {spec.partitions} partitions by {columns or 'no key'}, "
+                "so which row of a key is the latest is not known; "
+                + (
+                    f"let --key have {columns}, too"
+                    if columns
+                    else "send its rows to a stream with that key, and serve that"
+                )
+            )
 
     @contextmanager
     def _whole(self, loading: Entries) -> Iterator[None]:
@@ -304,54 +325,74 @@ class DailySource(Source):
 
 
 class Follower:
-    """Follows sources in a thread of its own.
+    """Follows each source in a thread of its own, so none waits while another one is loaded.
 
     Args:
         sources: of the tables.
         clock: for waiting.
-        on_change: called with the name of a table once it is loaded, and where it begins to fail.
+        on_change: called with a table once it is loaded, and where it begins to fail; by one
+            thread at a time.
     """
 
     def __init__(
         self, sources: Sequence[Source], clock: Clock, on_change: Callable[[ServedTable], None]
     ) -> None:
-        self._sources, self._clock, self._on_change = sources, clock, on_change
+        self._clock, self._on_change = clock, on_change
+        self._changing = threading.Lock()
         self._loaded: set[str] = set()
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="headrace-follower", daemon=True)
+        self._threads = [
+            threading.Thread(
+                target=self._run,
+                args=(source,),
+                name=f"headrace-follower-{source.table.name}",
+                daemon=True,
+            )
+            for source in sources
+        ]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped."""
+        return self._over.is_set()
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """End, and wait for it."""
         self._over.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join()
 
-    def _run(self) -> None:
-        due = dict.fromkeys(range(len(self._sources)), 0.0)
+    def _run(self, source: Source) -> None:
         while not self._over.is_set():
-            for at, source in enumerate(self._sources):
-                if due[at] <= self._clock.monotonic() and not self._over.is_set():
-                    due[at] = self._clock.monotonic() + self._step(source)
-            self._over.wait(max(0.0, min(due.values()) - self._clock.monotonic()))
+            looks_at = self._clock.monotonic() + self._step(source)
+            self._over.wait(max(0.0, looks_at - self._clock.monotonic()))
 
     def _step(self, source: Source) -> float:
         """Bring a source one step further; return when it is to be asked again, seconds."""
         table = source.table
-        before = table.problem
+        before, looked_s = table.problem, self._clock.monotonic()
         try:
             if source.follow():
                 return 0.0
-        except Exception as error:  # noqa: BLE001 - whatever it is, others are served
+        except Exception as error:  # noqa: BLE001 - what is shown is served all the same
+            if self.is_over:
+                return FAILED_S
             table.failed(error)
             if table.problem != before:
-                self._on_change(table)
+                self._changed(table)
             return FAILED_S
-        table.caught_up()
+        table.caught_up(looked_s)
         if table.is_loaded and (before or table.name not in self._loaded):
             self._loaded.add(table.name)
-            self._on_change(table)
+            self._changed(table)
         return source.look_s
+
+    def _changed(self, table: ServedTable) -> None:
+        with self._changing:
+            self._on_change(table)

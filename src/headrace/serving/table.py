@@ -112,6 +112,11 @@ class ServedTable:
         return self._version
 
     @property
+    def number(self) -> int:
+        """Number of the version that is shown; -1: nothing yet."""
+        return self._version.number
+
+    @property
     def is_loaded(self) -> bool:
         """Whether there is something to show."""
         return self._entries is not None
@@ -123,7 +128,8 @@ class ServedTable:
 
     def count(self) -> int:
         """Return how many entries there are, or about how many."""
-        return 0 if self._entries is None else self._entries.count()
+        with self._lock:  # else they may be closed meanwhile
+            return 0 if self._entries is None else self._entries.count()
 
     # What the follower does.
 
@@ -147,9 +153,9 @@ class ServedTable:
             self._version = version
             self._moved.notify_all()
 
-    def caught_up(self) -> None:
-        """Note that there is nothing newer than what is shown."""
-        self._checked_s = self._clock.monotonic()
+    def caught_up(self, looked_s: float) -> None:
+        """Note that there was nothing newer than what is shown at a moment of the clock."""
+        self._checked_s = looked_s
         self.problem = ""
 
     def failed(self, error: Exception) -> None:

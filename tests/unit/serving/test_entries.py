@@ -1,4 +1,4 @@
-"""A served table on disk is sorted and merged within bounds, whatever its size."""
+"""Entries on disk are sorted and merged within bounds; those in memory keep their order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import random
 import threading
 from pathlib import Path
 
-from tests.support.serving import DiskEntries
+import pytest
+from tests.support.limits import limit
+from tests.support.processes import until
+from tests.support.serving import DiskEntries, MemoryEntries, RocksDBSettings
 
 ROWS, CHUNK, VALUE = 400_000, 20_000, 200
 """Twenty sorted runs, in no order of keys."""
@@ -54,3 +57,40 @@ def test_runs_are_merged_in_one_pass_and_a_part_of_the_memory(tmp_path: Path) ->
         assert entries.get_many([b"%012d" % n for n in some]) == [
             b"%0*d" % (VALUE, n) for n in some
         ]
+
+
+@pytest.mark.parametrize("churn", [0, 1000])
+def test_ranges_are_in_order_whatever_changed_between_them(
+    monkeypatch: pytest.MonkeyPatch, churn: int
+) -> None:
+    limit(monkeypatch, served_recent_keys=6, served_churn=churn)
+    dice, wanted = random.Random(churn), dict[bytes, bytes]()
+    with MemoryEntries() as entries:
+        for turn in range(600):
+            some = dice.sample(range(60), dice.randrange(1, 8))
+            changes = {b"%02d" % n: dice.choice((None, b"", b"%d" % turn)) for n in some}
+            entries.apply(list(changes), list(changes.values()))
+            wanted |= {key: value for key, value in changes.items() if value is not None}
+            wanted = {key: one for key, one in wanted.items() if changes.get(key, one) is not None}
+            if dice.random() < 0.4:
+                low, high = (b"%02d" % dice.randrange(60) for _ in range(2))
+                within = [(k, v) for k, v in sorted(wanted.items()) if low <= k < high]
+                assert entries.scan(low, high, 5) == within[:5]
+                assert entries.scan(b"", None, 100) == sorted(wanted.items())
+
+
+def test_keys_that_are_set_again_do_not_add_up(tmp_path: Path) -> None:
+    small = RocksDBSettings(memtable_bytes=64 << 10)
+    keys = [b"%06d" % n for n in range(2000)]
+    with DiskEntries(tmp_path / "entries", settings=small) as entries:
+        entries.load(keys, keys)
+        entries.loaded()
+        assert entries.count() == len(keys)
+
+        def set_again() -> bool:
+            entries.apply(keys, keys)
+            return entries.count() < 20 * len(keys)
+
+        for _ in range(200):
+            set_again()
+        until(set_again, "files to be compacted")

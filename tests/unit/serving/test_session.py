@@ -46,8 +46,10 @@ def served(rows: dict[str, tuple[int, str | None]], name: str = "t", **more: Any
     return table
 
 
-def session(*tables: ServedTable, password: str = "") -> RedisSession:
-    facts = ServerFacts(Tables(tables or (served(ROWS),)), REAL_CLOCK, password, LIMITS)
+def session(
+    *tables: ServedTable, password: str = "", limits: RequestLimits = LIMITS
+) -> RedisSession:
+    facts = ServerFacts(Tables(tables or (served(ROWS),)), REAL_CLOCK, password, limits)
     return RedisSession(facts, 1)
 
 
@@ -277,6 +279,22 @@ def test_nothing_is_answered_before_the_password() -> None:
     assert client.feed(request("EXISTS", "t:a")) == b":1\r\n"
     assert client.feed(request("RESET")) == b"+RESET\r\n"
     assert client.feed(request("GET", "t:a")).startswith(b"-NOAUTH")
+
+
+def test_a_large_request_needs_a_login() -> None:
+    """Else anybody could fill the memory of a server, a part of a request at a time."""
+    large = request("MGET", *["t:a"] * 4000)
+    for login in ((), ("AUTH", "of-this-server")):
+        client = session(password="of-this-server", limits=RequestLimits())
+        if login:
+            assert client.feed(request(*login)) == b"+OK\r\n"
+        parts = (large[at : at + 900] for at in range(0, len(large), 900))
+        answered = next(filter(None, map(client.feed, parts)))
+        if login:
+            assert answered.startswith(b"*4000\r\n")
+        else:
+            assert answered == b"-ERR Protocol error: a request of this size needs a login\r\n"
+        assert client.is_over is not bool(login)
 
 
 def test_a_table_that_loads_says_so() -> None:

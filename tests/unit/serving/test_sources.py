@@ -22,12 +22,19 @@ from tests.support.changes import rescale
 from tests.support.faults import refuse_loading_once
 from tests.support.homes import Home
 from tests.support.limits import limit
-from tests.support.processes import until
+from tests.support.processes import REAL_CLOCK, until
 from tests.support.servers import encode_key
-from tests.support.serving import Served
+from tests.support.serving import (
+    ColumnRows,
+    Follower,
+    MemoryEntries,
+    Served,
+    ServedTable,
+    Source,
+)
 
 import headrace as hr
-from headrace.errors import InvalidInputError
+from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.serving import Client, StaleError
 from headrace.testing import TestDriver
 
@@ -143,6 +150,48 @@ def test_a_key_that_is_under_several_keys_of_messages_is_refused(tmp_path: Path)
             assert not served.table("seen").is_loaded
 
 
+def test_a_key_that_comes_under_several_keys_of_messages_later_is_refused(tmp_path: Path) -> None:
+    with TestDriver(owning, home=tmp_path / "home", memory_bus=False, tasks=3) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(("ann", 1)))
+        driver.run()
+        with Served(driver.settings, driver.bus, ("job", "owning:seen")) as served:
+            table = served.table("seen")
+            assert shown(table) == {"newest": 1}
+            driver.feed("clicks", rows(*((f"u{n}", n) for n in range(20))))
+            driver.run()
+            until(lambda: "keys more than once" in table.problem, "the store to be refused")
+            assert shown(table) == {"newest": 1}
+
+
+class Holding:
+    """Has a key where its owner is, which changes."""
+
+    def process(self, message: Any, context: hr.Context) -> None:
+        if message.n:
+            context.store("held").put("it", message.n)
+        else:
+            context.store("held").delete("it")
+
+
+@hr.job("holding")
+def holding(g: hr.Graph) -> None:
+    g.input("clicks").partition_by("user").process(Holding, [hr.store("held", int)])
+
+
+def test_a_key_that_goes_from_one_key_of_messages_to_another_stays(tmp_path: Path) -> None:
+    with TestDriver(holding, home=tmp_path / "home", memory_bus=False, tasks=3) as driver:
+        driver.create("clicks", CLICKS)
+        driver.feed("clicks", rows(("u0", 1)))
+        driver.run()
+        with Served(driver.settings, driver.bus, ("job", "holding:held")) as served:
+            for owner in range(1, 9):
+                driver.feed("clicks", rows((f"u{owner - 1}", 0), (f"u{owner}", owner + 1)))
+                driver.run()
+                served.reach("held", driver.state.epoch)
+                assert shown(served.table("held")) == {"it": owner + 1}
+
+
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_totals_follow_epoch_by_epoch_whatever_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
@@ -181,6 +230,58 @@ def test_totals_follow_epoch_by_epoch_whatever_dies(
             assert table.problem == ""
 
 
+def test_totals_are_right_behind_epochs_whose_files_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More epochs than are looked at, while files are merged into others and swept."""
+    for name, value in {"base_every": 2, "sweep_every": 3, "prune_margin": 1}.items():
+        limit(monkeypatch, **{name: value})
+    sums = Counter[str]()
+    with TestDriver(totals, home=tmp_path / "home", memory_bus=False) as driver:
+        driver.create("clicks", CLICKS)
+
+        def click(number: int) -> None:
+            sums[f"u{number}"] += number
+            driver.feed("clicks", rows((f"u{number}", number)))
+            driver.run()
+
+        click(1)
+        with Served(driver.settings, driver.bus, ("job", "totals:aggregate=sums")) as served:
+            for begin in range(2, 62, 6):
+                for number in range(begin, begin + 6):
+                    click(number)
+                served.reach("sums", driver.state.epoch)
+                found = shown(served.table("sums"))
+                assert {user: row["n"] for user, row in found.items()} == sums
+
+
+def test_damage_is_said_though_epochs_since_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that were swept are looked for once more in a newer epoch; damaged ones are not."""
+    for name, value in {"base_every": 2, "sweep_every": 3, "prune_margin": 1}.items():
+        limit(monkeypatch, **{name: value})
+    with TestDriver(clicks, home=tmp_path / "home", memory_bus=False, keep_epochs=2) as driver:
+        driver.create("clicks", CLICKS)
+
+        def click(times: int) -> None:
+            for _ in range(times):
+                driver.feed("clicks", rows(("ann", 1)))
+                driver.run()
+
+        click(1)
+        server = Served(driver.settings, driver.bus, ("job", "clicks:counts")).server
+        [source] = server.sources
+        assert not source.follow()
+        click(30)
+        for file in (tmp_path / "home" / "jobs").rglob("*.seg"):
+            file.write_bytes(b"damaged")
+        with pytest.raises(CorruptDataError):
+            any(not source.follow() for _ in range(100))
+        assert shown(source.table) == {"ann": 1}
+        server.close()
+
+
 @hr.job("minutes")
 def minutes(g: hr.Graph) -> None:
     clicks = g.input("clicks", time="at").partition_by("user")
@@ -188,31 +289,39 @@ def minutes(g: hr.Graph) -> None:
     counts.send_to(g.output("sent"))
 
 
-def test_open_windows_are_served_by_key_and_start(tmp_path: Path) -> None:
-    """A window is there from its first row until it is sent."""
-    minute = 60_000
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_open_windows_are_served_by_key_and_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
+) -> None:
+    """A window is there from its first row until it is sent; others are not loaded for that."""
+    limit(monkeypatch, merge_fan_in=3)
+    minute, crashes = 60_000, 0
     dice, open_now = random.Random(3), dict[tuple[str, int], int]()
     with TestDriver(minutes, home=tmp_path / "home", memory_bus=False, tasks=2) as driver:
         driver.create("clicks", {**CLICKS, "at": pa.int64()}, time="at")
         with contextlib.ExitStack() as stack:
-            for turn in range(12):
+            for turn in range(30):
                 begin = turn // 3 * minute
                 fed = [(f"u{dice.randrange(9)}", dice.randrange(1, 9)) for _ in range(10)]
                 at = begin + turn % 3 * 10_000
                 driver.feed("clicks", [{"user": u, "n": n, "at": at} for u, n in fed])
+                if turn in (11, 21):  # as windows are sent, and as they are not
+                    driver.advance_with_crash("epoch.before_commit")
+                    crashes += 1
                 driver.run()
                 for user, n in fed:
                     open_now[user, begin] = open_now.get((user, begin), 0) + n
                 open_now = {key: n for key, n in open_now.items() if key[1] + minute > at}
                 if turn == 0:
                     source = ("job", "minutes:counts")
-                    served = stack.enter_context(Served(driver.settings, driver.bus, source))
-                    table = served.table("counts")
-                served.reach("counts", driver.state.epoch)
+                    made = Served(driver.settings, driver.bus, source, on_disk=on_disk)
+                    table = stack.enter_context(made).table("counts")
+                made.reach("counts", driver.state.epoch)
                 found = table.shape.batch(*zip(*table.scan(b"", None, 1000)[1], strict=True))
                 rows_now = found.set_column(1, "at", found.column(1).cast(pa.int64())).to_pylist()
                 assert {(r["user"], r["at"] // 1000): r["n"] for r in rows_now} == open_now
-            assert table.describe()["loads"] <= 4  # at first, and where windows were sent
+            assert table.describe()["loads"] <= 1 + crashes
+            assert table.problem == ""
 
 
 class Visiting:
@@ -373,6 +482,18 @@ def test_a_stream_that_is_created_again_is_read_again(home: Home) -> None:
         until(lambda: shown(served.table("users")) == {3: {"name": "c"}}, "the new stream")
 
 
+def test_a_stream_without_a_key_is_not_followed_to_more_partitions(home: Home) -> None:
+    """Of rows in several partitions it is not known which is the latest."""
+    home.create("users", {"id": pa.int64(), "name": pa.string()})
+    home.send("users", [{"id": 1, "name": "a"}])
+    with Served(home.settings(), home.bus, ("stream", "users"), keys=("id",)) as served:
+        table = served.table("users")
+        assert shown(table) == {1: {"name": "a"}}
+        home.bus.stream("users").configure(partitions=2)
+        until(lambda: "has 2 partitions by no key" in table.problem, "the stream to be refused")
+        assert shown(table) == {1: {"name": "a"}}
+
+
 def test_a_stream_that_does_not_fit_the_disk_is_never_shown_in_part(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,12 +507,75 @@ def test_a_stream_that_does_not_fit_the_disk_is_never_shown_in_part(
         assert shown(table) == {n: {"name": f"u{n}"} for n in range(50)}
 
 
+class Waiting(Source):
+    """A source that takes as long as it is held, as one of a large table takes long."""
+
+    def __init__(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        columns = pa.schema([("id", pa.string())]), pa.schema([("n", pa.int64())])
+        table = ServedTable("waiting", b"waiting:", ColumnRows(*columns), REAL_CLOCK)
+        super().__init__(table, lambda: MemoryEntries(is_over), look_s=60.0)
+        self.is_held, self.turns = True, 0
+
+    def follow(self) -> bool:
+        self.turns += 1
+        with self.made() as entries:
+            while self.is_held:
+                entries.load([b"key"], [b"value"])
+        return False
+
+
+@contextmanager
+def following(*sources: Source, changed: Callable[[Any], None] = lambda _: None) -> Iterator[Any]:
+    follower = Follower(sources, REAL_CLOCK, changed)
+    follower.start()
+    try:
+        yield follower
+    finally:
+        follower.stop()
+
+
+def test_a_table_is_followed_while_another_one_is_loaded() -> None:
+    held, other = Waiting(), Waiting()
+    other.is_held, other.look_s = False, 0.0
+    with following(held, other):
+        until(lambda: held.turns and other.turns > 10, "the other one to be looked at")
+        assert held.turns == 1
+        held.is_held = False
+
+
+def test_what_is_loaded_is_as_old_as_the_look_that_found_it() -> None:
+    held = Waiting()
+    with following(held):
+        until(lambda: held.turns, "the look")
+        began = REAL_CLOCK.monotonic()
+        until(lambda: held.table.staleness_ms >= 200, "some time")
+        held.table.problem = "is not there once it is followed"
+        held.is_held = False
+        until(lambda: not held.table.problem, "the end of it")
+        assert held.table.staleness_ms >= (REAL_CLOCK.monotonic() - began) * 1000 - 1
+
+
+def test_a_table_that_is_loaded_does_not_hold_up_the_end() -> None:
+    over, said = threading.Event(), list[str]()
+    held = Waiting(over.is_set)
+    with following(held, changed=lambda table: said.append(table.problem)) as follower:
+        until(lambda: held.turns, "the table to be loaded")
+        threading.Timer(0.05, over.set).start()
+        follower.stop()
+    assert held.is_held
+    assert said == []
+
+
 def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
-    home.create("events", {"id": pa.int64(), "name": pa.string()}, partitions=2)
+    columns = {"id": pa.int64(), "name": pa.string()}
+    home.create("events", columns, partitions=2)
+    home.create("named", columns, partitions=2, key=("name",))
     settings = home.settings()
     for source, options, reason in (
         (("stream", "events"), {}, "needs columns of a key and a value"),
         (("stream", "events"), {"keys": ("no",)}, "has no columns"),
+        (("stream", "events"), {"keys": ("id",)}, "has 2 partitions by no key"),
+        (("stream", "named"), {"keys": ("id",)}, "let --key have name, too"),
         (("stream", "nothing"), {"keys": ("id",)}, "nothing"),
         (("job", "none:store"), {}, "no committed epoch of job 'none'"),
         (("table", "days"), {"keys": ("id",)}, "no table 'days'"),
