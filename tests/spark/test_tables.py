@@ -47,6 +47,7 @@ def test_state_epochs_and_streams_are_tables(spark: SparkSession, world: World) 
     assert state.count() == len(expected) > 0
     assert state.rdd.getNumPartitions() > 1
     assert read(job="counting", store="n", epoch=0).count() == 0
+    assert read(job="counting", store="n", epoch=-last).count() == 0
 
     kept = {row.epoch: row for row in read(job="counting", metadata=True).collect()}
     assert kept[last].ended
