@@ -57,6 +57,10 @@ def test_state_epochs_and_streams_are_tables(spark: SparkSession, world: World) 
     assert "n" in stores
     now = spark.table(f"{STATE}.counting.n")
     assert sorted(now.collect()) == sorted(state.collect())
+    key, value = now.columns
+    one, other, *_ = sorted(expected)
+    some = now.where(f"{key} in ({one}, {other})").select(value)
+    assert scanned(some)[0] == some.count() == 2 < state.count()
     then = spark.sql(f"select * from {STATE}.counting.n version as of 0")
     assert then.count() == 0
     assert spark.table("headrace.metadata.counting").count() == len(kept)
@@ -129,6 +133,8 @@ def test_parts_dead_letters_and_the_warehouse_are_in_the_catalog(
         return spark.table(f"headrace.{name}")
 
     assert sorted(row.user or "" for row in table("warehouse.visits").collect()) == ["", "ann"]
+    days = spark.read.format("headrace").options(home=str(world.home), table="visits")
+    assert days.option("days", "1970-01-01").load().select("user").count() == 2
     letters = table("streams.`split.dead`").count()
     assert letters == len(world.rows("split.dead"))
     counted = table("state.split.sums").collect()
