@@ -1,9 +1,9 @@
 """What ``g.input_dataframe`` costs: one bounded job, three kinds of input.
 
-    python bench/dataframes.py [--rows 10000000] [--times 2] [--out FILE]
+    python bench/dataframes.py [--rows 10000000 30000000] [--times 5] [--out FILE]
 
-Totals of a number for each of 1,000 keys, in one session on local[2], the best of ``--times``; the
-job has two tasks, and reads two partitions of
+Totals of a number for each of 1,000 keys, in one session on local[2]; the job has two tasks, and
+reads two partitions of
 
 stream     a stream that has the rows already
 files      the same rows in Parquet files, as ``inputs.in.files`` names them: read by its tasks
@@ -14,8 +14,10 @@ and drops them; ``count`` hands them to Python workers, which count them; ``parq
 
 Seconds are those of the clock, from before the run is planned until it has ended; ``starting_s`` is
 the part of it before the first epoch, in which Spark reads the DataFrame; ``cpu_s`` is processor
-time of the driver, the JVM and all workers. With ``--out`` the result goes to a file for
-bench/page.py.
+time of the driver, the JVM and all workers. Of ``--times`` runs the best one counts, so the session
+is warm: Java has compiled what they use. ``first_s`` is the first run of each kind in the session.
+Of each number of rows after the first, ``further_rows_per_s`` is what they are more by, over what
+they take longer. With ``--out`` the result goes to a file for bench/page.py.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -117,46 +120,58 @@ def count_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"rows": [sum(one.num_rows for one in batches)]})
 
 
+def best(rows: int, runs: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """Return the best run of each kind, and of each way of Spark."""
+    totals = {one["total"] for kind in KINDS for one in runs[kind]}
+    if len(totals) > 1:
+        raise SystemExit(f"ways differ: {runs}")
+    kinds = {}
+    for kind in KINDS:
+        found = min(runs[kind], key=lambda one: one["seconds"])
+        kinds[kind] = {
+            "rows_per_s": round(rows / found["seconds"]),
+            "seconds": round(found["seconds"], 3),
+            "starting_s": round(found["starting"], 3),
+            "cpu_s": round(found["cpu_s"], 2),
+        }
+    of_spark = {
+        way: {name: round(min(one[name] for one in runs[way]), 2) for name in ("seconds", "cpu_s")}
+        for way in ALONE
+    }
+    return {"rows": rows, "kinds": kinds, "spark": of_spark}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--times", type=int, default=2)
+    parser.add_argument("--rows", type=int, nargs="+", default=[10_000_000, 30_000_000])
+    parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     home = Path(tempfile.mkdtemp(prefix="headrace-dataframes-"))
     spark = build_session("local[2]", "headrace bench", home / "spark.log", {})
-    best: dict[str, dict[str, Any]] = {}
-    spark_alone: dict[str, dict[str, float]] = {}
+    runs: dict[int, dict[str, list[dict[str, float]]]] = {}
     try:
-        write_rows(given.rows, home)
+        for rows in given.rows:
+            runs[rows] = {kind: [] for kind in (*KINDS, *ALONE)}
+            (home / str(rows)).mkdir()
+            write_rows(rows, home / str(rows))
         for turn in range(given.times):
-            for kind in KINDS:
-                took = run(kind, home, f"{kind}-{turn}")
-                if kind not in best or took["seconds"] < best[kind]["seconds"]:
-                    best[kind] = took
-            for way in ALONE:
-                spent = alone(way, home)
-                if way not in spark_alone or spent["cpu_s"] < spark_alone[way]["cpu_s"]:
-                    spark_alone[way] = spent
+            for rows, found in runs.items():
+                for kind in KINDS:
+                    found[kind].append(run(kind, home / str(rows), f"{kind}-{turn}"))
+                for way in ALONE:
+                    found[way].append(alone(way, home / str(rows)))
     finally:
         spark.stop()
         shutil.rmtree(home, ignore_errors=True)
-    if len({one["total"] for one in best.values()}) > 1:
-        raise SystemExit(f"ways differ: {best}")
-    kinds = {
-        kind: {
-            "rows_per_s": round(given.rows / took["seconds"]),
-            "seconds": round(took["seconds"], 2),
-            "starting_s": round(took["starting"], 2),
-            "cpu_s": round(took["cpu_s"], 2),
-        }
-        for kind, took in best.items()
-    }
-    of_spark = {
-        way: {name: round(value, 2) for name, value in took.items()}
-        for way, took in spark_alone.items()
-    }
-    line = json.dumps({"rows": given.rows, "kinds": kinds, "spark": of_spark})
+    sizes = [best(rows, found) for rows, found in runs.items()]
+    for kind in KINDS:
+        sizes[0]["kinds"][kind]["first_s"] = round(runs[given.rows[0]][kind][0]["seconds"], 2)
+    for less, more in pairwise(sizes):
+        for kind, one in more["kinds"].items():
+            longer = one["seconds"] - less["kinds"][kind]["seconds"]
+            one["further_rows_per_s"] = round((more["rows"] - less["rows"]) / longer)
+    line = json.dumps({"sizes": sizes})
     print(line, flush=True)
     if given.out is not None:
         given.out.write_text(line + "\n")

@@ -81,12 +81,25 @@ KINDS = {
 def dataframes(result: dict[str, Any]) -> str:
     """The same job over three kinds of inputs."""
     rows: list[Row] = [
-        ("input", "rows", "rows/s", "whole run", "before the first epoch", "processor time")
+        (
+            "input",
+            "rows",
+            "rows/s",
+            "whole run",
+            "before the first epoch",
+            "processor time",
+            "first run in the session",
+            "rows/s of further rows",
+        )
     ]
-    for kind, words in KINDS.items():
-        one = result["kinds"][kind]
-        times = (f"{one[name]:.2f} s" for name in ("seconds", "starting_s", "cpu_s"))
-        rows.append((words, f"{result['rows']:,}", f"{one['rows_per_s']:,}", *times))
+    for size in result["sizes"]:
+        for kind, words in KINDS.items():
+            one = size["kinds"][kind]
+            times = (f"{one[name]:.2f} s" for name in ("seconds", "starting_s", "cpu_s"))
+            first = f"{one['first_s']:.2f} s" if "first_s" in one else ""
+            further = f"{one['further_rows_per_s']:,}" if "further_rows_per_s" in one else ""
+            counts = f"{size['rows']:,}", f"{one['rows_per_s']:,}"
+            rows.append((words, *counts, *times, first, further))
     return markdown(rows)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,7 +90,12 @@ def test_a_second_signal_exits_at_once(shop: Shop) -> None:
     process = shop.start("run", "shop.py:waits", *MASTER)
     until(lambda: list(shop.gates.iterdir()), "a worker at the gate")
 
-    assert "waits: running" in next_line(process.stderr)
+    running = next_line(process.stderr)
+    assert "waits: running" in running
+    found = re.search(r"Spark's UI: (http://127\.0\.0\.1:\d+)$", running)
+    assert found is not None, running
+    with urllib.request.urlopen(f"{found[1]}/jobs/") as answer:
+        assert "waits epoch 1 level " in answer.read().decode()
     process.send_signal(signal.SIGINT)
     assert "ending the epoch" in next_line(process.stderr)
     process.send_signal(signal.SIGINT)

@@ -117,8 +117,11 @@ def test_rows_of_a_run_are_written_once_with_the_columns_that_it_reads(
 
 ODD = {
     "n": "id",
-    "i": "cast(id as int)",
+    "i": "if(id % 9 = 0, null, cast(id as int))",
+    "s": "cast(id as smallint)",
+    "y": "cast(id % 100 as tinyint)",
     "d": "cast(id as double) / 3",
+    "f": "cast(id as float) / 3",
     "b": "id % 2 = 0",
     "m": "if(id % 3 = 0, null, id)",
     "t": "if(id % 5 = 0, null, repeat('é', cast(id % 4 as int)))",
@@ -137,8 +140,8 @@ def test_rows_come_as_they_are(
     spark: SparkSession, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Read by columns, as Parquet is, or by rows; or in Python, where Java cannot do it."""
-    rows = spark.range(5000).selectExpr(*(f"{kind} {name}" for name, kind in ODD.items()))
-    rows.coalesce(1).write.parquet(str(tmp_path / "rows"))
+    rows = spark.range(15001).selectExpr(*(f"{kind} {name}" for name, kind in ODD.items()))
+    rows.repartition(3).write.parquet(str(tmp_path / "rows"))  # so that a task has two files
     if way == "python":
         monkeypatch.setattr(java_classes, "JAR", tmp_path / "none.jar")
 

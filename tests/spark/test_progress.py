@@ -67,13 +67,14 @@ def stages_of(spark: SparkSession, epoch: int) -> dict[int, Any]:
 
 
 def check_stages(stages: dict[int, Any], epoch: EpochSummary) -> None:
-    """What the slots of an epoch of 400 rows did is on the pages of its stages."""
+    """What the slots of an epoch of 400 of 500 rows did is on the pages of its stages."""
     source, keyed = (
         {one["name"]: int(one["value"]) for one in stages[level]["accumulatorUpdates"]}
         for level in (0, 1)
     )
     assert source["rows read"] == stages[0]["inputRecords"] == epoch.rows == 400
     assert source["rows exchanged"] == keyed["rows read"] == 800  # by id, and by kind
+    assert source["lag"] == epoch.lag == 100
     assert source["bytes exchanged"] > 0
     assert keyed["rows sent"] == stages[1]["outputRecords"] == epoch.output_rows > 0
     assert keyed["bytes sent"] == stages[1]["outputBytes"] > 0
@@ -84,7 +85,7 @@ def check_stages(stages: dict[int, Any], epoch: EpochSummary) -> None:
 
 def test_committed_epochs_are_the_progress_of_a_query(spark: SparkSession, world: World) -> None:
     """And what their slots did is on the pages of their stages."""
-    world.feed(200)
+    world.feed(250)
     found: list[Any] = []
     stages: dict[int, Any] = {}
     seen = Seen()
@@ -108,14 +109,17 @@ def test_committed_epochs_are_the_progress_of_a_query(spark: SparkSession, world
             query.stop()  # as anybody can, which is nothing to the job
             until(lambda: complete(epochs[0].epoch), "the stages of the first epoch are shown")
             world.feed(10)
-        elif sum(epochs.rows) == 420:
+        elif sum(epochs.rows) == 520:
             epochs.stop()
 
     notices: list[str] = []
     spark.streams.addListener(seen)
     try:
         _, epochs = on_spark(
-            counting(), world.settings("spark.progress=on"), look, on_notice=notices.append
+            counting(),
+            world.settings("spark.progress=on", "epoch.max_rows=400"),
+            look,
+            on_notice=notices.append,
         )
         until(lambda: None in seen.names, "the listener hears of the end")
     finally:
@@ -136,9 +140,10 @@ def test_committed_epochs_are_the_progress_of_a_query(spark: SparkSession, world
         "inputs": {"events": {"0": 200, "1": 200}},
     }
     assert source["metrics"]["state_bytes"] == str(first.state_bytes)
+    assert source["metrics"]["lag"] == "100"
     assert any(name.startswith("slots, run") for name in source["metrics"])
     assert progress["eventTime"]["max"].startswith("1970-01-01T")
-    assert sum(epochs.rows) == 420
+    assert sum(epochs.rows) == 520
     assert queries(spark) == []
     assert notices == []
     check_stages(stages, first)

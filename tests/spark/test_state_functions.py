@@ -21,6 +21,7 @@ pytestmark = pytest.mark.spark
 
 NO_DATA = "spark.sql.streaming.noDataMicroBatches.enabled"
 SHUFFLES = "spark.sql.shuffle.partitions"
+ZONE = "spark.sql.session.timeZone"
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SCHEMA = "k string, v bigint, at timestamp"
 ROUNDS = [
@@ -288,6 +289,79 @@ def test_a_batch_frame_has_one_call_for_each_key_as_in_spark(spark: SparkSession
     assert found.count() == 6
 
 
+@pytest.fixture
+def in_tokyo(spark: SparkSession) -> Iterator[None]:
+    """Times of a session are in its zone, wherever the process is."""
+    before = str(spark.conf.get(ZONE))
+    spark.conf.set(ZONE, "Asia/Tokyo")
+    yield
+    spark.conf.set(ZONE, before)
+
+
+class Shown(StatefulProcessor):
+    """Shows what it gets, and returns what its states are when they are read again."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        columns = "at timestamp, own timestamp_ntz, both struct<n bigint, at timestamp>"
+        self._value = handle.getValueState("value", columns)
+        self._list = handle.getListState("list", "many array<struct<at: timestamp>>")
+        self._map = handle.getMapState("map", "at timestamp", "by map<string, timestamp>")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self._value.update((row["at"], row.own, (1, row["at"])))
+            self._list.put([([(row["at"],), None],)])
+            self._map.updateValue((row["at"],), ({"a": row["at"], "b": None},))
+            held = self._value.get() or ()
+            states = [held, *self._list.get(), *self._map.iterator()]
+            said = f"{key!r} {row!r} {states!r} {self._map.containsKey((row['at'],))}"
+            many = [Row(at=row["at"]), Row(at=held[0]), None]
+            yield Row(said=said, at=row["at"], held=held[0], both=row.both, many=many)
+
+    def close(self) -> None:
+        pass
+
+
+class ShownInPandas(Shown):
+    """The same of frames."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        for frame in rows:
+            for made in super().handleInputRows(key, (row for _, row in frame.iterrows()), None):
+                one = made.asDict(recursive=True)
+                one["said"] = f"{key!r} {list(frame.iloc[0])!r} {one['said'].rpartition('] ')[2]}"
+                yield pd.DataFrame([one])
+
+
+@pytest.mark.usefixtures("in_tokyo")
+@pytest.mark.parametrize("processor", [Shown(), ShownInPandas()])
+def test_keys_rows_and_states_have_the_times_and_structs_that_spark_gives_them(
+    spark: SparkSession, processor: StatefulProcessor
+) -> None:
+    rows = spark.range(2).selectExpr(
+        "timestamp_seconds(id) at", "timestamp_ntz'2013-01-01 05:00:00' own", "id % 2 = 0 even",
+        "named_struct('n', id, 'at', timestamp_seconds(id)) both",
+        "array(named_struct('at', timestamp_seconds(id))) many",
+    )  # fmt: skip
+    returns = (
+        "said string, at timestamp, held timestamp, both struct<n: bigint, at: timestamp>, "
+        "many array<struct<at: timestamp>>"
+    )
+
+    def shown(grouped: Any) -> DataFrame:
+        made: DataFrame = (
+            grouped.transformWithStateInPandas(processor, returns, "Update", "None")
+            if isinstance(processor, ShownInPandas)
+            else grouped.transformWithState(processor, returns, "Update", "None")
+        )
+        return made
+
+    grouped = rows.groupBy("at", "own", "even")
+    found, own = shown(headrace_spark.stateful(grouped)), shown(grouped)
+    assert found.dtypes == own.dtypes
+    assert sorted(found.collect(), key=str) == sorted(own.collect(), key=str)
+
+
 class Types(StatefulProcessor):
     """Returns what it gets, and columns of pandas' types, with and without nulls."""
 
@@ -312,13 +386,16 @@ class Types(StatefulProcessor):
         pass
 
 
+@pytest.mark.usefixtures("in_tokyo")
 def test_columns_of_frames_have_the_types_that_spark_gives_them(spark: SparkSession) -> None:
     rows = spark.range(6).selectExpr(
         "id % 2 = 0 g", "id", "cast(id as int) small", "id / 4 part",
         "if(id < 3, null, id / 2) gap", "if(id < 3, null, 'a') text",
         "timestamp_seconds(id) at", "date'2013-01-01' day",
         "cast(id as decimal(10, 2)) price", "id > 2 large", "cast('x' as binary) raw",
-        "array(id, null) many",
+        "array(id, null) many", "if(id < 3, null, id) gaps",
+        "named_struct('n', nullif(id, 3), 'at', timestamp_seconds(id)) both",
+        "array(timestamp_seconds(id)) times",
     )  # fmt: skip
     returns = [f"{name} {kind}" for name, kind in rows.dtypes if name != "g"]
     schema = ", ".join([*returns, "key string", "kinds string", "maybe bigint"])

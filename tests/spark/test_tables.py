@@ -47,6 +47,7 @@ def test_state_epochs_and_streams_are_tables(spark: SparkSession, world: World) 
     assert state.count() == len(expected) > 0
     assert state.rdd.getNumPartitions() > 1
     assert read(job="counting", store="n", epoch=0).count() == 0
+    assert read(job="counting", store="n", epoch=-last).count() == 0
 
     kept = {row.epoch: row for row in read(job="counting", metadata=True).collect()}
     assert kept[last].ended
@@ -56,6 +57,10 @@ def test_state_epochs_and_streams_are_tables(spark: SparkSession, world: World) 
     assert "n" in stores
     now = spark.table(f"{STATE}.counting.n")
     assert sorted(now.collect()) == sorted(state.collect())
+    key, value = now.columns
+    one, other, *_ = sorted(expected)
+    some = now.where(f"{key} in ({one}, {other})").select(value)
+    assert scanned(some)[0] == some.count() == 2 < state.count()
     then = spark.sql(f"select * from {STATE}.counting.n version as of 0")
     assert then.count() == 0
     assert spark.table("headrace.metadata.counting").count() == len(kept)
@@ -128,6 +133,8 @@ def test_parts_dead_letters_and_the_warehouse_are_in_the_catalog(
         return spark.table(f"headrace.{name}")
 
     assert sorted(row.user or "" for row in table("warehouse.visits").collect()) == ["", "ann"]
+    days = spark.read.format("headrace").options(home=str(world.home), table="visits")
+    assert days.option("days", "1970-01-01").load().select("user").count() == 2
     letters = table("streams.`split.dead`").count()
     assert letters == len(world.rows("split.dead"))
     counted = table("state.split.sums").collect()

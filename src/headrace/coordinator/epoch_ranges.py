@@ -231,7 +231,9 @@ def share_ranges(
         shares = _share_rows([one.rows for one in same], left)
         left -= sum(shares)
         ranges += [
-            msgspec.structs.replace(one.wanted, stop=one.wanted.start + share)
+            msgspec.structs.replace(
+                one.wanted, stop=one.wanted.start + share, behind=one.rows - share
+            )
             for one, share in zip(same, shares, strict=True)
         ]
     return ranges

@@ -34,7 +34,7 @@ class InputRange(msgspec.Struct, frozen=True, array_like=True):
 
     ``max_time`` is the highest event time seen below ``start``, ms; ``NO_WATERMARK``: none.
     ``floor`` is a watermark that none of its records is before; ``watermark`` and ``delays`` are
-    those of ``Reached``.
+    those of ``Reached``. ``behind`` is how many rows there are from ``stop`` on.
     """
 
     operator: str
@@ -45,6 +45,7 @@ class InputRange(msgspec.Struct, frozen=True, array_like=True):
     floor: int = NO_WATERMARK
     watermark: int = NO_WATERMARK
     delays: tuple[int, ...] = ()
+    behind: int = 0
 
 
 class StateTarget(msgspec.Struct, frozen=True, array_like=True):

@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, GroupedData
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from headrace.errors import InvalidInputError
 from headrace.graph.builder import Stream
@@ -209,9 +209,17 @@ class GroupedState:
                 "timers by event time need a watermark; call withWatermark before groupBy"
             )
         zone = str(frame.sparkSession.conf.get("spark.sql.session.timeZone"))
-        sent = to_schema(arrow_schema(self._columns(returns)))
-        seen = arrow_schema(frame.schema)
-        return GroupRows(seen, self.keys, sent, time, is_timed, zone), delays.get(str(time), 0)
+        sent, seen = self._columns(returns), frame.schema
+        rows = GroupRows(
+            arrow_schema(seen),
+            self.keys,
+            to_schema(arrow_schema(sent)),
+            time,
+            is_timed,
+            zone,
+            *map(_nested, (seen, sent)),
+        )
+        return rows, delays.get(str(time), 0)
 
     def _columns(self, schema: StructType | str) -> StructType:
         if isinstance(schema, StructType):
@@ -232,6 +240,11 @@ class GroupedState:
         if rows.time is not None:  # one partition, so that the watermark is that of all rows
             timed = {"time": rows.time, "out_of_orderness": f"{delay}ms", "partitions": 1}
         return run(self.frame, self.keys, add, module=getattr(code, "__module__", None), **timed)
+
+
+def _nested(schema: StructType) -> dict[str, DataType]:
+    kinds = (ArrayType, StructType)
+    return {one.name: one.dataType for one in schema.fields if isinstance(one.dataType, kinds)}
 
 
 def _check_mode(mode: str) -> None:

@@ -16,6 +16,7 @@ from headrace.spark.java_classes import java_context, new_object, ship_classes
 STEPS = ("catch up", "run", "exchange", "segment", "output", "merge", "remote")
 METRICS = (
     "rows read",
+    "lag",
     "rows exchanged",
     "bytes exchanged",
     "rows sent",
@@ -26,7 +27,8 @@ METRICS = (
     "state bytes",
     *(f"{step}, ms" for step in STEPS),
 )
-"""Names of the accumulators. Rows are read from inputs, or from the level before."""
+"""Names of the accumulators. Rows are read from inputs, or from the level before; the lag is that
+of partitions of inputs that the slot reads."""
 
 CLASS = "SlotMetrics"
 
@@ -47,6 +49,12 @@ def measured(order: SlotOrder, report: SlotReport) -> dict[str, int]:
     entries = {*order.exchange, *(one.operator for task in order.tasks for one in task.ranges)}
     tasks = report.tasks
     sent = [part for task in tasks for part in task.outputs]
+    reached = {(at.operator, at.partition): at.next_offset for task in tasks for at in task.reached}
+    left = (
+        one.behind + max(0, one.stop - reached.get((one.operator, one.partition), one.start))
+        for task in order.tasks
+        for one in task.ranges
+    )
     found = {
         "rows read": sum(
             counts.get("sent", 0)
@@ -54,6 +62,7 @@ def measured(order: SlotOrder, report: SlotReport) -> dict[str, int]:
             for name, counts in task.operators.items()
             if name in entries
         ),
+        "lag": sum(left),
         "rows exchanged": sum(sum(file.rows) for file in report.exchange),
         "bytes exchanged": sum(file.size for file in report.exchange),
         "rows sent": sum(part.rows for part in sent) + sum(part.rows for part in report.sinks),

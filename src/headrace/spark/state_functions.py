@@ -8,12 +8,12 @@ nothing goes through a socket, and neither gRPC nor protobuf is needed. Runs in 
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import numpy as np
@@ -21,7 +21,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import cloudpickle
-from pyspark.sql import types
 from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import DataType, Row, StructType
@@ -30,84 +29,15 @@ from headrace.errors import InvalidInputError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.processors import KeyedBatchProcessor
 from headrace.records.schema import as_milliseconds
-
-_PLAIN: dict[type[DataType], Any] = {
-    types.BooleanType: bool,
-    types.ByteType: int,
-    types.ShortType: int,
-    types.IntegerType: int,
-    types.LongType: int,
-    types.FloatType: float,
-    types.DoubleType: float,
-    types.StringType: str,
-    types.BinaryType: bytes,
-    types.DateType: datetime.date,
-    types.TimestampType: datetime.datetime,
-    types.TimestampNTZType: datetime.datetime,
-    types.DecimalType: decimal.Decimal,
-}
-
-
-class StateTypeError(InvalidInputError):
-    """A state of a PySpark function has a type or a value that its declaration does not allow.
-
-    Declare the columns that it has, or update it with a tuple of those.
-    """
-
-    code = "HR219"
-    move = "declare the columns that the state has, or update it with a tuple of these"
-
-
-def value_type(kind: DataType) -> Any:
-    """Return the Python type that values of a type of Spark are kept as.
-
-    Raises:
-        StateTypeError: a type that states cannot have here.
-    """
-    if isinstance(kind, StructType):
-        fields = tuple(value_type(field.dataType) | None for field in kind.fields)
-        return tuple[fields]  # type: ignore[valid-type]
-    if isinstance(kind, types.ArrayType):
-        return list[value_type(kind.elementType) | None]  # type: ignore[misc]
-    if isinstance(kind, types.MapType):
-        return dict[value_type(kind.keyType), value_type(kind.valueType) | None]  # type: ignore[misc]
-    found = _PLAIN.get(type(kind))
-    if found is None:
-        raise StateTypeError(
-            f"a state has the type {kind.simpleString()}, which a store cannot keep; expected one "
-            f"of {sorted(one.typeName() for one in _PLAIN)}, or structs, arrays and maps of these"
-        )
-    return found
-
-
-def plain(value: Any) -> Any:
-    """Return a value without types of NumPy, pandas and Spark."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, pd.Timestamp | pd.Timedelta):
-        return value.to_pydatetime() if isinstance(value, pd.Timestamp) else value.to_pytimedelta()
-    if isinstance(value, tuple):
-        return tuple(map(plain, value))
-    if isinstance(value, list | np.ndarray):
-        return list(map(plain, value))
-    if isinstance(value, dict):
-        return {plain(key): plain(one) for key, one in value.items()}
-    return value
-
-
-def state_value(state: str, kind: Any, value: Any) -> Any:
-    """Return what a state is updated with as its store keeps it.
-
-    Raises:
-        StateTypeError: it does not fit the declared columns.
-    """
-    try:
-        return msgspec.convert(plain(value), kind, strict=True)
-    except msgspec.ValidationError as error:
-        raise StateTypeError(
-            f"state {state!r} was updated with {value!r:.200}, and its columns are declared "
-            f"otherwise: {error}"
-        ) from error
+from headrace.spark.state_columns import (
+    Convert,
+    StateColumns,
+    StateTypeError,
+    local_time,
+    plain,
+    value_type,
+)
+from headrace.spark.versions import frame_of_nested, nested_of_frame
 
 
 @dataclass(frozen=True)
@@ -120,7 +50,9 @@ class GroupRows:
         returns: columns of the result.
         time: the event-time column with a watermark, where there is one.
         drops_late: leave out rows behind the watermark, as Spark does with event-time timers.
-        zone: the session's time zone, in which pandas frames have times.
+        zone: the session's time zone, in which frames and rows have times.
+        nested: columns of the DataFrame that are arrays or structs, as Spark's types.
+        sent: the same, of the result.
     """
 
     columns: pa.Schema
@@ -129,6 +61,8 @@ class GroupRows:
     time: str | None
     drops_late: bool
     zone: str
+    nested: Mapping[str, DataType]
+    sent: Mapping[str, DataType]
 
     def late(self, rows: pa.RecordBatch, watermark: int) -> Any:
         """Return which rows are late, as an array; ``None``: none is."""
@@ -140,29 +74,52 @@ class GroupRows:
 
     def frame(self, rows: pa.RecordBatch) -> pd.DataFrame:
         """Return rows as Spark hands them to pandas: times without a zone, in the session's."""
-        found = rows.select(self.columns.names).to_pandas(
-            date_as_object=True, coerce_temporal_nanoseconds=True
-        )
+        rows = rows.select(self.columns.names).cast(self.columns)
+        found = rows.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True)
+        for name, kind in self.nested.items():
+            found[name] = frame_of_nested(rows.column(name), kind, self.zone)
         for name in self._zoned(self.columns):
             found[name] = found[name].dt.tz_convert(self.zone).dt.tz_localize(None)
         return found
 
     def rows(self, rows: pa.RecordBatch) -> list[Row]:
-        """Return rows as Spark's, with times in the zone of the process."""
-        made = rows.select(self.columns.names).to_pylist()
-        return [Row(**{name: _local(value) for name, value in one.items()}) for one in made]
+        """Return rows as Spark's, with times in the session's zone."""
+        made = rows.select(self.columns.names).cast(self.zoned).to_pylist()
+        row = Row(*self.columns.names)
+        return [row(*one.values()) for one in made]
 
-    def key_of(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a grouping key, from a context, as plain values."""
-        return tuple(_local(value) for value in values)
+    @cached_property
+    def zoned(self) -> pa.Schema:
+        """The columns, with times in the session's zone."""
+        return pa.schema(
+            [field.with_type(_in_zone(field.type, self.zone)) for field in self.columns]
+        )
 
-    def pandas_key(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a grouping key with the scalars that pandas has in a frame."""
+    def row_key(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return a grouping key as rows have it."""
+        return self._timed_key(values, lambda at: at.astimezone(ZoneInfo(self.zone)))
+
+    def timer_key(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the grouping key of a timer, which Spark reads as it reads states."""
+        return self._timed_key(values, local_time)
+
+    def _timed_key(self, values: tuple[Any, ...], convert: Convert) -> tuple[Any, ...]:
+        found = []
+        for value, name in zip(values, self.keys, strict=True):
+            kind = self.columns.field(name).type
+            if value is None or not pa.types.is_timestamp(kind):
+                found.append(value)
+            else:
+                found.append(convert(value) if kind.tz else value.replace(tzinfo=None))
+        return tuple(found)
+
+    def pandas_key(self, values: tuple[Any, ...], *, scalars: bool) -> tuple[Any, ...]:
+        """Return a grouping key as a frame has it, numbers as NumPy's scalars or as Python's."""
         fields = [self.columns.field(name) for name in self.keys]
         found = []
         for value, field in zip(values, fields, strict=True):
             if value is not None and _is_number(field.type):
-                found.append(field.type.to_pandas_dtype()(value))
+                found.append(field.type.to_pandas_dtype()(value) if scalars else value)
                 continue
             if pa.types.is_string(field.type):
                 found.append(value)
@@ -230,6 +187,8 @@ class GroupRows:
             if getattr(frame[name].dtype, "tz", None) is None:
                 zoned = pd.to_datetime(frame[name]).dt.tz_localize(self.zone)
                 frame = frame.assign(**{name: zoned})
+        for name, kind in self.sent.items():
+            frame = frame.assign(**{name: nested_of_frame(frame[name], kind, self.zone)})
         batch = pa.RecordBatch.from_pandas(frame, schema=self.returns, preserve_index=False)
         found: list[dict[str, Any]] = batch.to_pylist()
         return found
@@ -247,11 +206,23 @@ class GroupRows:
             raise InvalidInputError(
                 f"the processor yielded {row!r:.200}; outputStructType declares {names}"
             )
-        context.emit({name: _zoned(plain(values[name])) for name in names})
+        context.emit({name: plain(values[name]) for name in names})
 
     @staticmethod
     def _zoned(schema: pa.Schema) -> list[str]:
         return [f.name for f in schema if pa.types.is_timestamp(f.type) and f.type.tz is not None]
+
+
+def _in_zone(kind: pa.DataType, zone: str) -> pa.DataType:
+    """Return a type whose times with a zone have this one."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, zone)
+    if pa.types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return pa.struct([one.with_type(_in_zone(one.type, zone)) for one in fields])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_zone(kind.value_type, zone)))
+    return kind
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -277,18 +248,6 @@ class EpochRows:
         return found.reset_index(drop=True) if isinstance(found, pd.DataFrame) else found
 
 
-def _local(value: Any) -> Any:
-    """Return a time as Spark shows it in Python: without a zone, in that of the process."""
-    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
-        return value.astimezone().replace(tzinfo=None)
-    return value
-
-
-def _zoned(value: Any) -> Any:
-    is_naive = isinstance(value, datetime.datetime) and value.tzinfo is None
-    return value.astimezone() if is_naive else value
-
-
 def _values(key: Any) -> tuple[Any, ...]:
     return key if isinstance(key, tuple) else (key,)
 
@@ -309,7 +268,7 @@ class GroupStates(KeyedBatchProcessor):
     def __init__(self, function: bytes, rows: GroupRows, state: StructType, timeout: str) -> None:
         self._function: Callable[..., Any] = cloudpickle.loads(function)
         self._rows, self._schema, self._timeout = rows, state, timeout
-        self._kind = value_type(state)
+        self._columns = StateColumns.of(state)
         if timeout != "NoTimeout":
             self.on_timer = self._on_timer
 
@@ -342,7 +301,7 @@ class GroupStates(KeyedBatchProcessor):
         if self._timeout != "NoTimeout":
             self._cancel(context, is_wall=is_wall)
         state = GroupState(
-            optionalValue=None if held is None else Row(*held),  # type: ignore[arg-type]
+            optionalValue=None if held is None else Row(*self._columns.seen(held)),  # type: ignore[arg-type]
             batchProcessingTimeMs=context.wall_ms,
             eventTimeWatermarkMs=max(0, context.watermark),
             timeoutConf=self._timeout,
@@ -355,12 +314,14 @@ class GroupStates(KeyedBatchProcessor):
             keyAsUnsafe=b"",
             valueSchema=self._schema,
         )
-        frames = self._function(self._rows.pandas_key(_values(key)), iter([frame]), state)
+        frames = self._function(
+            self._rows.pandas_key(_values(key), scalars=True), iter([frame]), state
+        )
         for made in frames:
             self._rows.send_frame(made, context)
         found = msgspec.json.decode(state.json(), type=dict[str, Any])
         if found["updated"]:
-            store.put(key, state_value(STATE, self._kind, state.get))
+            store.put(key, self._columns.stored(STATE, state.get))
         elif found["removed"] and held is not None:
             store.delete(key)
         at = found["timeoutTimestamp"]
@@ -414,8 +375,12 @@ class Handle:
         """Whether timers are by the wall clock."""
         return self._mode == "processingtime"
 
-    def _kind(self, schema: StructType | str) -> Any:
-        return value_type(self._parse(schema) if isinstance(schema, str) else schema)
+    def _columns(self, schema: StructType | str) -> StateColumns:
+        return StateColumns.of(self._parse(schema) if isinstance(schema, str) else schema)
+
+    def _check_timed(self) -> None:
+        if self._mode == "none":
+            raise InvalidInputError("timers need timeMode ProcessingTime or EventTime; found None")
 
     def _declare(self, name: str, variable: Variable) -> None:
         if name in {TIMERS, *self.variables}:
@@ -428,17 +393,17 @@ class Handle:
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> _Value:
         """Declare a state of one value."""
-        kind = self._kind(schema)
-        self._declare(stateName, Variable("value", kind, ttl_ms=ttlDurationMs))
-        return _Value(self, stateName, kind)
+        columns = self._columns(schema)
+        self._declare(stateName, Variable("value", columns.kind, ttl_ms=ttlDurationMs))
+        return _Value(self, stateName, columns)
 
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> _List:
         """Declare a state of many values."""
-        kind = self._kind(schema)
-        self._declare(stateName, Variable("list", kind, ttl_ms=ttlDurationMs))
-        return _List(self, stateName, kind, ttlDurationMs)
+        columns = self._columns(schema)
+        self._declare(stateName, Variable("list", columns.kind, ttl_ms=ttlDurationMs))
+        return _List(self, stateName, columns, ttlDurationMs)
 
     def getMapState(
         self,
@@ -448,14 +413,13 @@ class Handle:
         ttlDurationMs: int | None = None,
     ) -> _Map:
         """Declare a state of values by a key of the user's."""
-        key, kind = self._kind(userKeySchema), self._kind(valueSchema)
-        self._declare(stateName, Variable("map", kind, key, ttlDurationMs))
-        return _Map(self, stateName, kind, key)
+        key, columns = self._columns(userKeySchema), self._columns(valueSchema)
+        self._declare(stateName, Variable("map", columns.kind, key.kind, ttlDurationMs))
+        return _Map(self, stateName, columns, key)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         """Set a timer of the grouping key."""
-        if self._mode == "none":
-            raise InvalidInputError("timers need timeMode ProcessingTime or EventTime; found None")
+        self._check_timed()
         at = int(expiryTimestampMs)
         self.context.set_timer(at + 1, wall=self.is_wall)  # Spark's is due once it has passed
         held = self._timers()
@@ -464,6 +428,7 @@ class Handle:
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
         """Take a timer of the grouping key back."""
+        self._check_timed()
         at = int(expiryTimestampMs)
         self.context.cancel_timer(at + 1, wall=self.is_wall)
         left = [one for one in self._timers() if one != at]
@@ -474,6 +439,7 @@ class Handle:
 
     def listTimers(self) -> Iterator[int]:
         """Return the timers of the grouping key."""
+        self._check_timed()
         return iter(self._timers())
 
     def deleteIfExists(self, stateName: str) -> None:
@@ -495,22 +461,22 @@ class Handle:
 class _Value:
     """Spark's ``ValueState`` over a store."""
 
-    def __init__(self, handle: Handle, name: str, kind: Any) -> None:
-        self._handle, self._name, self._kind = handle, name, kind
+    def __init__(self, handle: Handle, name: str, columns: StateColumns) -> None:
+        self._handle, self._name, self._columns = handle, name, columns
 
     @property
     def _store(self) -> Any:
         return self._handle.context.store(self._name)
 
     def exists(self) -> bool:
-        return self.get() is not None
+        return self._handle.context.key in self._store
 
     def get(self) -> tuple[Any, ...] | None:
-        found: tuple[Any, ...] | None = self._store.get(self._handle.context.key)
-        return found
+        found = self._store.get(self._handle.context.key)
+        return None if found is None else self._columns.seen(found)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
-        value = state_value(self._name, self._kind, newValue)
+        value = self._columns.stored(self._name, newValue)
         self._store.put(self._handle.context.key, value)
 
     def clear(self) -> None:
@@ -521,8 +487,10 @@ class _Value:
 class _List:
     """Spark's ``ListState`` over a store: the list of a key is one entry."""
 
-    def __init__(self, handle: Handle, name: str, kind: Any, ttl_ms: int | None) -> None:
-        self._handle, self._name, self._kind, self._ttl_ms = handle, name, kind, ttl_ms
+    def __init__(
+        self, handle: Handle, name: str, columns: StateColumns, ttl_ms: int | None
+    ) -> None:
+        self._handle, self._name, self._columns, self._ttl_ms = handle, name, columns, ttl_ms
 
     @property
     def _store(self) -> Any:
@@ -537,14 +505,14 @@ class _List:
 
     def _put(self, held: list[tuple[int, Any]], added: Sequence[Any]) -> None:
         context = self._handle.context
-        new = [(context.wall_ms, state_value(self._name, self._kind, one)) for one in added]
+        new = [(context.wall_ms, self._columns.stored(self._name, one)) for one in added]
         self._store.put(context.key, [*held, *new])
 
     def exists(self) -> bool:
         return bool(self._held())
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        return iter([value for _, value in self._held()])
+        return iter([self._columns.seen(value) for _, value in self._held()])
 
     def put(self, newState: Sequence[tuple[Any, ...]]) -> None:
         self._put([], newState)
@@ -564,33 +532,33 @@ class _List:
 class _Map:
     """Spark's ``MapState`` over a store: each key of the user's is an entry."""
 
-    def __init__(self, handle: Handle, name: str, kind: Any, key: Any) -> None:
-        self._handle, self._name, self._kind, self._key = handle, name, kind, key
+    def __init__(self, handle: Handle, name: str, columns: StateColumns, key: StateColumns) -> None:
+        self._handle, self._name, self._columns, self._key = handle, name, columns, key
 
     @property
     def _store(self) -> Any:
         return self._handle.context.store(self._name)
 
     def _full(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (*_values(self._handle.context.key), *state_value(self._name, self._key, key))
+        return (*_values(self._handle.context.key), *self._key.stored(self._name, key))
 
     def exists(self) -> bool:
         return next(self.iterator(), None) is not None
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        found: tuple[Any, ...] | None = self._store.get(self._full(key))
-        return found
+        found = self._store.get(self._full(key))
+        return None if found is None else self._columns.seen(found)
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
-        return self.getValue(key) is not None
+        return self._full(key) in self._store
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
-        self._store.put(self._full(key), state_value(self._name, self._kind, value))
+        self._store.put(self._full(key), self._columns.stored(self._name, value))
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
         own = _values(self._handle.context.key)
         for key, value in self._store.scan(prefix=own):
-            yield key[len(own) :], value
+            yield self._key.seen(key[len(own) :]), self._columns.seen(value)
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
         return (key for key, _ in self.iterator())
@@ -604,8 +572,9 @@ class _Map:
             self._store.delete(full)
 
     def clear(self) -> None:
-        for key in list(self.keys()):
-            self._store.delete((*_values(self._handle.context.key), *key))
+        own = _values(self._handle.context.key)
+        for key in [key for key, _ in self._store.scan(prefix=own)]:
+            self._store.delete(key)
 
 
 class StateVariables(KeyedBatchProcessor):
@@ -658,12 +627,17 @@ class StateVariables(KeyedBatchProcessor):
             return
         self._handle.context = context
         given = iter([found] if self._in_pandas else found)
-        key = self._rows.key_of(_values(context.key))
+        values = _values(context.key)
+        key = (
+            self._rows.pandas_key(values, scalars=False)
+            if self._in_pandas
+            else self._rows.row_key(values)
+        )
         self._send(self._processor.handleInputRows(key, given, self._times(context)), context)
 
     def _on_timer(self, timer: Any, context: Any) -> None:
         self._handle.context = context
-        key, expired = self._rows.key_of(_values(context.key)), timer.at - 1
+        key, expired = self._rows.timer_key(_values(context.key)), timer.at - 1
         times, info = self._times(context), ExpiredTimerInfo(expired)
         self._send(self._processor.handleExpiredTimer(key, times, info), context)
         self._handle.deleteTimer(expired)

@@ -55,6 +55,8 @@ except ImportError:
 
 _SCHEMA: Any = types.to_arrow_schema
 _AT_UTC = "timezone" in signature(_SCHEMA).parameters  # before 4.2 it is the default
+_TO_PANDAS: Any = types._create_converter_to_pandas  # noqa: SLF001 - what Spark's own workers call
+_FROM_PANDAS: Any = types._create_converter_from_pandas  # noqa: SLF001 - the same
 _NTZ: Any = {"prefer_timestamp_ntz": True}
 
 
@@ -74,6 +76,32 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return types.from_arrow_schema(schema, **_NTZ)
 
 
+def frame_of_nested(column: pa.Array, kind: DataType, zone: str) -> Any:
+    """Return a column of arrays or structs as Spark hands it to functions of pandas.
+
+    Args:
+        column: as Arrow has it.
+        kind: its type of Spark.
+        zone: the session's, in which the times in it are.
+    """
+    made = column.to_pandas(
+        date_as_object=True, coerce_temporal_nanoseconds=True, integer_object_nulls=True
+    )
+    convert = _TO_PANDAS(kind, timezone=zone, struct_in_pandas="dict", integer_object_nulls=True)
+    return convert(made)
+
+
+def nested_of_frame(column: Any, kind: DataType, zone: str) -> Any:
+    """Return a column of arrays or structs that a function of pandas has made, for Arrow.
+
+    Args:
+        column: a series.
+        kind: its type of Spark.
+        zone: the session's, in which times without a zone are.
+    """
+    return _FROM_PANDAS(kind, timezone=zone)(column)
+
+
 __all__ = [
     "LIMITS_BATCHES",
     "VERSION",
@@ -83,6 +111,8 @@ __all__ = [
     "StreamArrowWriter",
     "SupportsTriggerAvailableNow",
     "arrow_schema",
+    "frame_of_nested",
+    "nested_of_frame",
     "spark_schema",
     "spark_type",
 ]

@@ -82,7 +82,6 @@ public final class SlotMetrics implements FlatMapFunction<Iterator<byte[]>, byte
     var task = TaskContext.get().taskMetrics();
     switch (name) {
       case "rows read" -> task.inputMetrics().incRecordsRead(value);
-      case "bytes read" -> task.inputMetrics().incBytesRead(value);
       case "rows sent" -> task.outputMetrics().setRecordsWritten(value);
       case "bytes sent" -> task.outputMetrics().setBytesWritten(value);
       default -> {}
