@@ -51,6 +51,8 @@ class StreamSettings:
         keep_deletes_ms: for a compacted stream: how long deletes are kept after a compaction first
             finds them, so that slow readers see them.
         hold_ms: for a compacted stream: how long a silent reader holds compaction back.
+        address: of a stream whose rows are elsewhere: how that place is reached by now; ``None``:
+            as when it was created.
     """
 
     retain_ms: int | None = None
@@ -61,6 +63,7 @@ class StreamSettings:
     compact_after_ms: int | None = None
     keep_deletes_ms: int = _DAY_MS
     hold_ms: int = 7 * _DAY_MS
+    address: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
@@ -208,7 +211,7 @@ class SettingsFiles(SettingsStore):
 
 def _to_json(number: int, settings: StreamSettings) -> bytes:
     plain = settings.plain()
-    for name in ("columns", *_OF_COMPACTION):
+    for name in ("columns", "address", *_OF_COMPACTION):
         if getattr(settings, name) == StreamSettings.__dict__[name]:
             del plain[name]  # versions that do not know of it may read the others
     return signed_json({"format": FORMAT, "number": number, "settings": plain})
