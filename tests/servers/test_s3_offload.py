@@ -30,7 +30,7 @@ from headrace.bus import (
     Stream,
     StreamSpec,
 )
-from headrace.errors import InvalidInputError, UnavailableError
+from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.testing import ManualClock, call_at
 from headrace.testing.bus_contract import CompactionContract
 from headrace.testing.bus_suite import (
@@ -290,6 +290,57 @@ def test_what_is_put_after_it_was_dropped_is_removed(place: Place) -> None:
         moved(bus)
         assert [f"{one}.seg" for one in place.notes] == place.far
         assert len(rows_from(stream, begin)) == 2000 - begin
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_who_moves_late_harms_nobody(place: Place, *, is_dropped: bool) -> None:
+    """One that is frozen before it removes the file, while others are done with the segment."""
+    with place.open() as bus, place.open() as other:
+        stream = bus.create(ONE)
+        filled(stream, 40)
+        stream.configure(local_retain_bytes=1)
+
+        def meanwhile() -> None:
+            moved(other)
+            if is_dropped:
+                other.stream("one").trim(0, 1500)
+                moved(other)
+
+        with call_at("offload.put", meanwhile):
+            moved(bus)
+        moved(bus)
+        assert [f"{one}.seg" for one in place.notes] == place.far
+    with place.open() as bus:
+        begin = bus.stream("one").begins()[0]
+        assert bool(begin) == is_dropped
+        assert len(rows_from(bus.stream("one"), begin)) == 2000 - begin
+
+
+def test_a_segment_that_may_grow_stays(tmp_path: Path) -> None:
+    """Also where another process continues in it, which had it open before."""
+    place = Place(tmp_path / "bus")
+    place.options = replace(place.options, segment_bytes=1 << 20)
+    with place.open() as bus, place.open() as other:
+        stream, same = bus.create(ONE), other.stream("one")
+        stream.configure(local_retain_bytes=1)
+        filled(same, 4)
+        assert moved(bus) == (0, 0)
+        stream.append(0, rows(200, 1))
+        same.append(0, rows(201, 1))
+        assert moved(bus) == (0, 0)
+        assert [row["id"] for row in everything(stream)] == list(range(202))
+        assert len(place.here) == 1
+
+
+def test_a_lost_object_is_named(place: Place) -> None:
+    with place.open() as bus:
+        stream = bus.create(ONE)
+        filled(stream, 20)
+        stream.configure(local_retain_bytes=1)
+        moved(bus)
+        bucket_of(place.address).delete(objects_of(place.address)[0])
+        with pytest.raises(CorruptDataError, match=r"file s3://.*\.seg is missing, though"):
+            everything(stream)
 
 
 def test_two_at_once_move_each_segment_once(place: Place) -> None:

@@ -48,11 +48,13 @@ def feed(driver: TestDriver, some: list[tuple[str, int, dict[str, Any]]]) -> Non
 
 
 def windowed(how: str, via: str = "exchange") -> hr.Job:
+    """Return the job; of an address, ``{}`` is the name of the stream whose rows pass there."""
+
     @hr.job("windowed")
     def job(g: hr.Graph) -> None:
         left, right = (
             g.input(stream, time="at", out_of_orderness="5ms").partition_by(
-                "k", via=via, name=f"by-{stream}"
+                "k", via=via.format(stream), name=f"by-{stream}"
             )
             for stream in STREAMS
         )
@@ -103,7 +105,9 @@ def test_windows_of_pairs_take_every_row_however_late_it_is_sent(how: str, step:
 
 @cache
 def outcome(via: str, max_rows: int, tasks: int = 4) -> list[Counter[str]]:
-    with TestDriver(windowed("full", via), tasks=tasks, max_rows=max_rows) as driver:
+    in_memory = "://" not in via
+    given: dict[str, Any] = {"tasks": tasks, "max_rows": max_rows, "memory_bus": in_memory}
+    with TestDriver(windowed("full", via), **given) as driver:
         create(driver)
         log = rows(200, 3)
         for begin in range(0, 200, 20):

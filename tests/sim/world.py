@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -40,15 +40,21 @@ class Count:
 
 
 def make_job(
-    store: str, tables: str | None = None, via: Sequence[str] = (), *, small: bool = False
+    store: str,
+    tables: str | None = None,
+    via: Sequence[str] | Mapping[str, str] = (),
+    *,
+    small: bool = False,
 ) -> Any:
     """Return the job with stores of one kind, and aggregates in one or another.
 
-    Rows of the named ``partition_by`` go through the bus.
+    Rows of the named ``partition_by`` go through the bus, or by the way that is given.
     """
     tables = tables or store
 
     def way(name: str) -> str:
+        if isinstance(via, Mapping):
+            return via.get(name, "exchange")
         return "bus" if name in via else "exchange"
 
     @hr.job("world")

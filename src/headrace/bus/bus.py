@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from headrace.bus.readable import ReadableLog
+from headrace.bus.readable import ReadableLog, is_same_place
 from headrace.bus.spec import (
     Appended,
     AppendedUpTo,
@@ -34,12 +35,15 @@ from headrace.config import EARLIEST, LATEST, StartPosition
 from headrace.errors import InvalidInputError
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import normalise
+from headrace.redaction import without_login
 
 
 class Stream(ReadableLog):
     """A log that can be appended to, changed, and read."""
 
     created: StreamSpec
+    address: str = ""
+    """Of the log elsewhere that has the rows; empty: the bus has them, or what stands for it."""
 
     @abstractmethod
     def append(
@@ -231,6 +235,10 @@ class Stream(ReadableLog):
     @abstractmethod
     def holds(self) -> dict[str, tuple[int, ...]]:
         """Return the offsets that readers hold, by their names."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Let a block's appends be visible at its end, where that is cheaper than one by one."""
+        return nullcontext()
 
     def as_of(self, producer: Producer, sequence: int) -> list[AppendedUpTo]:
         """Return the end of each partition as of a sequence of a producer.
@@ -482,6 +490,14 @@ def check_existing_stream(
     if expected.compact and not found.compact:
         raise InvalidInputError(
             f"stream {found.name!r} exists and is not compacted, which it stays; use another name",
+            stream=found.name,
+        )
+    if not is_same_place(found.address, expected.address):
+        raise InvalidInputError(
+            f"stream {found.name!r} exists in another place: found "
+            f"{without_login(found.address) or 'the bus'}, expected "
+            f"{without_login(expected.address) or 'the bus'}, and its rows do not move; change "
+            "that back, or use another name",
             stream=found.name,
         )
     for what in ("schema", "time", "key"):

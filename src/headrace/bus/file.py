@@ -30,11 +30,13 @@ from typing import NamedTuple, Protocol
 from xxhash import xxh3_64_hexdigest
 
 from headrace.bus.bus import Bus, Stream, check_existing_stream
+from headrace.bus.carried import CarriedStream
 from headrace.bus.file_log import FileLog, Flusher, OpenLogCache, SegmentMapCache
 from headrace.bus.log import BusContext, Log
 from headrace.bus.log_stream import FolderWatcher, LogStream
 from headrace.bus.offload import MovedSegments, Offloaded
 from headrace.bus.options import BusOptions, Fsync
+from headrace.bus.readable import carrier_of
 from headrace.bus.spec import (
     Compacted,
     Fence,
@@ -372,6 +374,7 @@ class StoredBus(Bus):
         self._incarnations, self._aliases = incarnations, aliases
         self._lock = threading.Lock()
         self._streams: dict[str, LogStream] = {}
+        self._carried: dict[str, CarriedStream] = {}
         self.compactions = BackgroundWorker("headrace-bus-compact")
         self._is_closed = False
 
@@ -388,7 +391,8 @@ class StoredBus(Bus):
     ) -> Stream:
         """Create a stream; see ``Bus.create``.
 
-        1. Prepare where its rows go. 2. Publish what it is, which makes it exist.
+        1. Prepare where its rows go: here, or in a log elsewhere. 2. Publish what it is, which
+        makes it exist.
         """
         with self._lock:
             self._check_open()
@@ -398,22 +402,25 @@ class StoredBus(Bus):
                 if (there := self._found(spec.name)) is not None:
                     self.parts.fences.check(fence)
                     check_existing_stream(there, spec, there.schemas.all, exist_ok)
-                    return there
+                    return self._shown(there)
                 made = self._incarnations.following(spec.name)
                 self.parts.fences.check(fence)
                 self._prepare(made, spec)
+                identity = self.parts.clock.new_id()
+                if spec.address:
+                    log = carrier_of(spec.address).make_carrier(spec, spec.address)
+                    identity = f"{log}/{identity}"
                 fault("stream.prepared")
-                data = spec_to_json(spec, self.parts.clock.new_id())
-                is_mine = self._incarnations.create(made, data)
+                is_mine = self._incarnations.create(made, spec_to_json(spec, identity))
                 if is_mine and (there := self._found(spec.name)) is not None:
-                    return there
+                    return self._shown(there)
 
     def stream(self, name: str) -> Stream:
         """Return a stream; see ``Bus.stream``."""
         with self._lock:
             held = self._streams.get(name)  # a closed bus has none
             if held is not None and held.is_there:
-                return held
+                return self._shown(held) if held.created.address else held
             self._check_open()
             found = self._found(name)
             if found is None and (target := self._aliases.target(name)) is not None:
@@ -421,7 +428,19 @@ class StoredBus(Bus):
             if found is None:
                 known = [*self._incarnations.names(), *self._aliases.all()]
                 raise unknown_stream(name, sorted(known))
-            return found
+            return self._shown(found)
+
+    def _shown(self, kept: LogStream) -> Stream:
+        """Return a stream as it is used, with its rows from where they are."""
+        if not kept.created.address:
+            return kept
+        name, address = kept.created.name, kept.settings.address or kept.created.address
+        held = self._carried.get(name)
+        if held is None or held.kept is not kept or held.address != address:
+            if held is not None:
+                held.close()
+            held = self._carried[name] = CarriedStream(kept, address, self.parts)
+        return held
 
     def _found(self, name: str) -> LogStream | None:
         """Return the stream of a name, opened once; ``None``: there is none."""
@@ -461,10 +480,20 @@ class StoredBus(Bus):
             gone = self._incarnations.current(name)
             self.parts.fences.check(fence)
             fault("stream.chosen")
+            self._drop_carrier(name)
             if gone is None or not self._incarnations.remove(gone):
                 raise unknown_stream(name, self._incarnations.names())
             if (opened := self._streams.pop(name, None)) is not None:
                 opened.close()
+
+    def _drop_carrier(self, name: str) -> None:
+        """Remove the log elsewhere that has the rows of a stream, if one has."""
+        with contextlib.suppress(CorruptDataError):  # nobody can read it, and it can go
+            if (there := self._found(name)) is not None and there.created.address:
+                address = there.settings.address or there.created.address
+                carrier_of(address).drop_carrier(address, there.identity)
+        if (carried := self._carried.pop(name, None)) is not None:
+            carried.close()
 
     def _set_aliases(
         self, targets: Mapping[str, str | None], expected: Mapping[str, str] | None = None
@@ -477,6 +506,9 @@ class StoredBus(Bus):
         with self._lock:
             self._is_closed = True
             streams, self._streams = list(self._streams.values()), {}
+            carried, self._carried = list(self._carried.values()), {}
+        for one in carried:
+            one.close()
         for stream in streams:
             stream.close()
         self.compactions.close()
@@ -487,9 +519,9 @@ class StoredBus(Bus):
             raise ClosedError(f"the bus at {self.root} is closed")
 
 
-FORMAT = 3
-_FORMATS = (1, 2, FORMAT)
-"""1 has no identity and is not compacted, 2 has none and is."""
+FORMAT, CARRIED_FORMAT = 3, 4
+_FORMATS = (1, 2, FORMAT, CARRIED_FORMAT)
+"""1 has no identity and is not compacted, 2 has none and is; 4 has its rows elsewhere."""
 _UNWATCHED_RECHECK_S = 0.05
 
 
@@ -708,7 +740,7 @@ def partition_name(partition: int) -> str:
 def spec_to_json(spec: StreamSpec, identity: str) -> bytes:
     """Return the file that says what a stream was created as."""
     content = {
-        "format": FORMAT,
+        "format": CARRIED_FORMAT if spec.address else FORMAT,
         "identity": identity,
         "name": spec.name,
         "partitions": spec.partitions,
@@ -716,6 +748,7 @@ def spec_to_json(spec: StreamSpec, identity: str) -> bytes:
         "time": spec.time,
         "key": spec.key,
         **({"compact": True} if spec.compact else {}),
+        **({"address": spec.address} if spec.address else {}),
         "columns": {field.name: str(field.type) for field in spec.schema},
     }
     return signed_json(content)
@@ -728,4 +761,5 @@ def spec_from_json(data: bytes, origin: str) -> tuple[StreamSpec, str]:
     place = (content["name"], content["partitions"], schema, content["time"])
     compact = content.get("compact", False)
     identity = content.get("identity") or xxh3_64_hexdigest(data)
-    return StreamSpec(*place, key=tuple(content["key"]), compact=compact), str(identity)
+    key, address = tuple(content["key"]), content.get("address", "")
+    return StreamSpec(*place, key=key, compact=compact, address=address), str(identity)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from headrace import plugins
-from headrace.bus.spec import OffsetBatch, StreamSpec
+from headrace.bus.spec import Appended, AppendedUpTo, OffsetBatch, StreamSpec
 from headrace.errors import InvalidInputError, UnavailableError
+from headrace.redaction import without_login
 
 NEVER = 2**63 - 1
 FOLLOW_CHECK_S = 0.2
@@ -165,6 +167,45 @@ class ExternalLog(ReadableLog):
         """
 
 
+class AppendStamp(NamedTuple):
+    """Who appends: a producer, empty for none, its sequence, and the generation of its driver."""
+
+    producer: str = ""
+    sequence: int = -1
+    generation: int = 0
+
+
+class CarrierLog(ReadableLog):
+    """A log elsewhere that has the rows of an internal stream, several of them at an offset."""
+
+    @abstractmethod
+    def publish(self, partition: int, frames: Sequence[bytes], stamp: AppendStamp) -> Appended:
+        """Append frames (``headrace.records.frame``), unless the sequence is not above the last.
+
+        Offsets of the answer are -1 within ``together``.
+
+        Raises:
+            NotOwnerError: a driver of a newer generation has appended.
+            LogAwayError: no server answers; some frames may be there: append again.
+        """
+
+    @abstractmethod
+    def together(self) -> AbstractContextManager[None]:
+        """Make what is published in a block visible at its end, or sooner if it is much."""
+
+    @abstractmethod
+    def trim(self, partition: int, before_offset: int) -> int:
+        """Remove rows below an offset, but for those that say how far the partition is."""
+
+    @abstractmethod
+    def up_to(self, producer: str, sequence: int) -> list[AppendedUpTo]:
+        """Return the end of each partition as of a sequence of a producer; see ``Stream.as_of``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is open; the log can be used again."""
+
+
 class LogConnector(Protocol):
     """Opens the logs at addresses of one scheme: a plug-in of the group ``headrace.logs``.
 
@@ -219,6 +260,41 @@ class LogConnector(Protocol):
         ...
 
 
+class CarryingConnector(LogConnector, Protocol):
+    """A connector whose logs can also carry the rows of internal streams."""
+
+    def carrier_mistakes(self, address: str) -> list[str]:
+        """Return the mistakes of an address of a log that is to carry a stream."""
+        ...
+
+    def make_carrier(self, spec: StreamSpec, address: str) -> str:
+        """Make the log, unless it is there and empty; returns its identity.
+
+        Raises:
+            InvalidInputError: it has rows, or cannot carry the stream.
+            LogAwayError: the server does not answer.
+        """
+        ...
+
+    def carry(self, spec: StreamSpec, address: str, identity: str) -> CarrierLog:
+        """Return the log, without a request to a server until it is used.
+
+        Args:
+            spec: of the stream.
+            address: of the log.
+            identity: of the log, and behind a slash that of the stream.
+        """
+        ...
+
+    def drop_carrier(self, address: str, identity: str) -> None:
+        """Remove the log with all rows, unless it is gone or another one by now.
+
+        Raises:
+            LogAwayError: the server does not answer.
+        """
+        ...
+
+
 def is_address(text: str) -> bool:
     """Say whether the name of a stream is an address of a log elsewhere."""
     return "://" in text
@@ -232,3 +308,27 @@ def connector_of(address: str) -> LogConnector:
     """
     found: LogConnector = plugins.load(plugins.LOGS, address.partition("://")[0])
     return found
+
+
+def carrier_of(address: str) -> CarryingConnector:
+    """Return the plug-in whose log at an address can carry an internal stream.
+
+    Raises:
+        InvalidInputError: no package gives it, or its logs cannot.
+    """
+    found: Any = connector_of(address)
+    if not hasattr(found, "carry"):
+        raise InvalidInputError(
+            f"the log at {without_login(address)} can be read and written, but cannot carry what "
+            "is between two parts of a job; give another address"
+        )
+    carrying: CarryingConnector = found
+    return carrying
+
+
+def is_same_place(address: str, other: str) -> bool:
+    """Say whether two addresses, empty for the bus itself, lead to the same log."""
+    if address == other or not (address and other):
+        return address == other
+    first, second = connector_of(address), connector_of(other)
+    return first.said(address) == second.said(other)

@@ -147,6 +147,7 @@ class StreamSpec:
         compact: only the last row of each key is kept.
         added: columns that were added since the stream was created, with their values in older
             rows; do not set it.
+        address: of the log elsewhere that carries its rows; empty: the bus has them itself.
 
     Raises:
         InvalidInputError: one of these is violated.
@@ -159,6 +160,7 @@ class StreamSpec:
     key: tuple[str, ...] = ()
     compact: bool = False
     added: tuple[tuple[str, Any], ...] = ()
+    address: str = ""
 
     def __post_init__(self) -> None:
         """Check everything, and bring the schema into stored form."""

@@ -56,6 +56,8 @@ class StreamSettings:
             ``bus.offload_address``, and read from there; ``None``: they stay on the disk.
         local_retain_bytes: the oldest segments are moved as long as this many bytes of a partition
             remain on the disk; ``None``: they stay.
+        address: of a stream whose rows are elsewhere: how that place is reached by now; ``None``:
+            as when it was created.
     """
 
     retain_ms: int | None = None
@@ -68,6 +70,7 @@ class StreamSettings:
     hold_ms: int = 7 * _DAY_MS
     local_retain_ms: int | None = None
     local_retain_bytes: int | None = None
+    address: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot work."""
@@ -220,7 +223,7 @@ class SettingsFiles(SettingsStore):
 
 def _to_json(number: int, settings: StreamSettings) -> bytes:
     plain = settings.plain()
-    for name in ("columns", *_OF_COMPACTION, *_OF_THE_DISK):
+    for name in ("columns", "address", *_OF_COMPACTION, *_OF_THE_DISK):
         if getattr(settings, name) == StreamSettings.__dict__[name]:
             del plain[name]  # versions that do not know of it may read the others
     return signed_json({"format": FORMAT, "number": number, "settings": plain})

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -136,8 +136,12 @@ def create_internal_streams(plan: JobPlan, bus: Bus, fence: Fence | None = None)
             schema = exchange.stream_schema
             if exchange.stream in known:
                 _check_columns(plan, exchange, bus, fence)
-            spec = StreamSpec(exchange.stream, exchange.partitions, schema)
-            bus.create(spec, exist_ok=True, fence=fence)
+            spec = StreamSpec(
+                exchange.stream, exchange.partitions, schema, address=exchange.address
+            )
+            made = bus.create(spec, exist_ok=True, fence=fence)
+            if made.address not in ("", exchange.address):  # reached in another way by now
+                made.configure(fence=fence, address=exchange.address)
 
 
 def _check_columns(plan: JobPlan, exchange: Exchange, bus: Bus, fence: Fence | None) -> None:
@@ -223,8 +227,12 @@ def publish_internal_streams(
         NotOwnerError: a newer generation than that of the fence has begun.
     """
     inner = [exchange.stream for _, exchange in plan.internal_sends]
-    rows = publish_outputs(state, bus, root, fence, inner)
-    if inner:
+    if not inner:
+        return publish_outputs(state, bus, root, fence)
+    with ExitStack() as sent:
+        for name in inner:
+            sent.enter_context(bus.stream(name).together())
+        rows = publish_outputs(state, bus, root, fence, inner)
         publish_marks(state, plan, bus, fence)
     return rows
 

@@ -556,6 +556,18 @@ def at_address(wrong: list[str], address: str, what: str) -> str:
     return str(connector.name(address))
 
 
+def carrier_mistakes(address: str) -> list[str]:
+    """Return what is wrong with the address of a log that is to carry an internal stream."""
+    where = f"via {without_login(address)}"
+    try:
+        connector = plugins.load(plugins.LOGS, scheme_of(address))
+    except InvalidInputError as error:
+        return [f"{where}: {error.message}"]
+    if not hasattr(connector, "carrier_mistakes"):
+        return [f"{where}: such a log cannot be between two parts of a job"]
+    return [f"{where}: {text}" for text in connector.carrier_mistakes(address)]
+
+
 def sink_at(
     ledger: GraphDiagnostics,
     address: str,

@@ -18,6 +18,7 @@ from headrace.graph.aggregates import Aggregate, NamedAggregate
 from headrace.graph.diagnostics import (
     TABLE_KINDS,
     attempt,
+    carrier_mistakes,
     check_kind,
     checked_aggregates,
     checked_ids,
@@ -68,17 +69,15 @@ from headrace.graph.shared_stores import BroadcastSpec
 from headrace.graph.stateless_transforms import BY, StreamBase
 from headrace.graph.types import arrow_type, to_schema
 from headrace.graph.windows import LATE_SIDE, Window
-from headrace.redaction import without_login
 
 
-def _via_mistake(via: object) -> str:
-    expected = " or ".join(map(repr, VIAS))
+def _via_mistakes(via: object) -> list[str]:
+    if via in VIAS:
+        return []
     if isinstance(via, str) and "://" in via:
-        return (
-            f"via is an address, {without_login(via)}; expected {expected}: to have the messages "
-            "in a log elsewhere, send them to it, and read it in a second job"
-        )
-    return f"via is {via!r}; expected {expected}"
+        return carrier_mistakes(via)
+    expected = ", ".join(map(repr, VIAS))
+    return [f"via is {via!r}; expected {expected} or an address such as kafka://HOST:9092/TOPIC"]
 
 
 class KeyedTransforms(StreamBase):
@@ -99,7 +98,8 @@ class KeyedTransforms(StreamBase):
             *columns: the key; messages with equal values meet in one task, in order.
             via: ``exchange``: the operators before and after are steps of one epoch; or ``bus``:
                 messages wait in an internal stream of the bus, and each side has its own epochs,
-                so that a slow side does not hold up the other.
+                so that a slow side does not hold up the other. With an address, such as
+                ``kafka://HOST:9092/TOPIC``, a topic of the job's own carries that stream.
             tasks: number of tasks that share the keys in a new job; change it later with
                 ``headrace jobs rescale``. Default: the setting ``job.tasks``.
             name: of the operator; by default made of the columns.
@@ -112,11 +112,11 @@ class KeyedTransforms(StreamBase):
                 wrong.append(f"partition_by takes names of columns; found {list(columns)}")
             if len(set(keys)) < len(keys):
                 wrong.append(f"partition_by names a column twice in {list(keys)}")
-            if via not in VIAS:
-                wrong.append(_via_mistake(via))
+            mistakes = _via_mistakes(via)
+            wrong += mistakes
             if tasks is not None and (type(tasks) is not int or tasks < 1):
                 wrong.append(f"tasks={tasks!r}; expected a whole number from 1 on")
-            way = via if via in VIAS else EXCHANGE
+            way = EXCHANGE if mistakes else via
             return PartitionBy(chosen, (self.name,), site, keys, way, tasks)
 
         kind = re.sub(r"[^A-Za-z0-9._-]", "-", BY + "_".join(keys))

@@ -30,6 +30,8 @@ FETCHED_KIB = 16 << 10
 FETCH_AGAIN_MS = 25
 """When a reader that has enough looks whether it still has, by default; the client's own is 1 s."""
 
+GRACE_S = 5.0
+_ABANDONED: list[object] = []
 _REFUSED = {
     "_AUTHENTICATION",
     "_SSL",
@@ -174,6 +176,39 @@ def made(kind: Any, settings: Mapping[str, Any], address: TopicAddress) -> Any:
             f"{address.at}: a setting of the client is refused: {_text(error)}; settings are those "
             "of librdkafka"
         ) from error
+
+
+class NoAnswerError(Exception):
+    """A call of the library has not come back long after its own timeout."""
+
+
+def bounded(call: Callable[[], Any], seconds: float, clients: object) -> None:
+    """Make a call that has a timeout, and may not keep to it when a coordinator was away.
+
+    Args:
+        call: what to do.
+        seconds: its own timeout.
+        clients: that it uses; they are kept without use, since to close them would hang, too.
+
+    Raises:
+        NoAnswerError: it is still under way.
+    """
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:  # noqa: BLE001 - raised by who waits
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="headrace-kafka", daemon=True)
+    thread.start()
+    thread.join(seconds + GRACE_S)
+    if thread.is_alive():
+        _ABANDONED.append(clients)
+        raise NoAnswerError(f"no answer in {seconds + GRACE_S:.0f} s")
+    if failed:
+        raise failed[0]
 
 
 class PartitionReader:
@@ -352,6 +387,15 @@ class KafkaClients:
             over = self._readers.popitem(last=False)[1] if self._is_full() else []
         for left in over:
             left.close()
+
+    def forget(self, address: TopicAddress) -> None:
+        """Close the readers of a topic that is to be deleted: another may have its name."""
+        with self._lock:
+            self._own()
+            keys = [key for key in self._readers if key[0] == address.topic]
+            left = [one for key in keys for one in self._readers.pop(key)]
+        for one in left:
+            one.close()
 
     def _is_full(self) -> bool:
         return sum(map(len, self._readers.values())) > KEPT_READERS

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.bus import StreamSpec
 from headrace.kafka.address import TopicAddress
+from headrace.kafka.carrier import TopicCarrier, delete_topic, made_topic
 from headrace.kafka.formats import TIMESTAMP
 from headrace.kafka.kinds import columns_of
 from headrace.kafka.sink import KafkaSink
@@ -65,6 +66,42 @@ class KafkaConnector:
     def sink(self, address: str) -> KafkaSink:
         """Return the sink that writes to a topic."""
         return KafkaSink(address)
+
+    def carrier_mistakes(self, address: str) -> list[str]:
+        """Return the mistakes of an address of a topic that is to carry an internal stream."""
+        topic = TopicAddress.parse(address)
+        given = ", ".join(name for name, _ in topic.options)
+        wrong = topic.mistakes()
+        if "*" in topic.topic:
+            wrong.append(f"found topic {topic.topic!r}; patterns are for inputs")
+        if given:
+            wrong.append(
+                f"found options {given}; expected settings of the client only: messages, keys and "
+                "partitions of this topic are the job's own"
+            )
+        return wrong
+
+    def make_carrier(self, spec: StreamSpec, address: str) -> str:
+        """Create a topic for a stream, unless it is there and empty; returns its id.
+
+        Raises:
+            TopicUnfitError: it has messages, or cannot carry the stream.
+            LogAwayError: no broker answers.
+        """
+        return made_topic(spec, TopicAddress.parse(address))
+
+    def carry(self, spec: StreamSpec, address: str, identity: str) -> TopicCarrier:
+        """Return the topic that carries a stream, without a request until it is used."""
+        return TopicCarrier(spec, TopicAddress.parse(address), identity)
+
+    def drop_carrier(self, address: str, identity: str) -> None:
+        """Delete the topic of a stream, unless it is gone or another one by now.
+
+        Raises:
+            InvalidInputError: the broker refuses.
+            LogAwayError: no broker answers.
+        """
+        delete_topic(TopicAddress.parse(address), identity)
 
 
 connector = KafkaConnector()

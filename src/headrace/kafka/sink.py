@@ -16,7 +16,6 @@ newer one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -40,8 +39,10 @@ from headrace.kafka.batch_calls import BatchCalls
 from headrace.kafka.clients import (
     CLIENTS,
     MOVING_S,
+    NoAnswerError,
     admin_library,
     asked_again,
+    bounded,
     error_of,
     is_unknown,
     library,
@@ -70,9 +71,7 @@ SHARED_MESSAGES = 20_000
 COMMIT_S = 50.0  # below transaction.timeout.ms of the client
 MAX_MESSAGE_BYTES = 1_000_000
 OVERHEAD_BYTES = 512
-GRACE_S = 5.0
 TRIES = 3
-_ABANDONED: list[Any] = []
 _FENCED = {"_FENCED", "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED"}
 
 
@@ -365,24 +364,11 @@ class TransactionalReceiver(Receiver):
 
     def _bounded(self, call: Callable[[], Any], seconds: float) -> None:
         """Make a call that has a timeout, and may not keep to it when a coordinator was away."""
-        failed: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                call()
-            except BaseException as error:  # noqa: BLE001 - raised by who waits
-                failed.append(error)
-
-        thread = threading.Thread(target=run, name="headrace-kafka", daemon=True)
-        thread.start()
-        thread.join(seconds + GRACE_S)
-        if thread.is_alive():
-            # To close them would hang, too.
-            _ABANDONED.append((self._producer, self._consumer, self._batches))
+        try:
+            bounded(call, seconds, (self._producer, self._consumer, self._batches))
+        except NoAnswerError as error:
             self._producer = self._consumer = self._batches = None
-            raise self._away(f"no answer in {seconds + GRACE_S:.0f} s")
-        if failed:
-            raise failed[0]
+            raise self._away(str(error)) from error
 
     def _delivered(self, error: Any, message: Any) -> None:
         del message

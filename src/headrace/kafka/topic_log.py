@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import repeat
 from operator import is_not, methodcaller
 from typing import Any
@@ -29,6 +30,7 @@ from headrace.kafka.clients import (
     name_of,
     told,
 )
+from headrace.kafka.formats import MessageDecoder
 from headrace.kafka.kinds import decoder_of
 
 BATCH_MESSAGES = 10_000
@@ -63,8 +65,11 @@ class TopicLog(ExternalLog):
         self.spec, self._address, self._take = spec, address, take
         self.expired = address.option("offsets_expired", FAIL)
         self._clock = clock or SystemClock()
-        self._decoder = decoder_of(spec, address)
         self._bell = threading.Event()
+
+    @cached_property
+    def _decoder(self) -> MessageDecoder:
+        return decoder_of(self.spec, self._address)
 
     def refusing(self, take: Taker) -> TopicLog:
         """Return the same topic, whose messages that cannot be read go to a function."""

@@ -33,6 +33,7 @@ from headrace.plan.stages import (
     SinkBinding,
     Stage,
 )
+from headrace.redaction import without_login
 
 _WIDTH = 96
 
@@ -167,7 +168,8 @@ def _exchange_rows(stage: Stage, exchange: Exchange) -> list[str]:
 
 def _through(exchange: Exchange) -> str:
     width = counted(exchange.partitions, "partition")
-    return f"through internal stream {exchange.stream}, {width}"
+    place = f" in {without_login(exchange.address.partition('?')[0])}" if exchange.address else ""
+    return f"through internal stream {exchange.stream}, {width}{place}"
 
 
 def counted(number: int, noun: str) -> str:

@@ -10,7 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from headrace.graph.operator_base import StreamInfo
-from headrace.graph.operators import BUS, JobGraph, Operator, PartitionBy
+from headrace.graph.operators import (
+    BUS,
+    Input,
+    JobGraph,
+    Operator,
+    PartitionBy,
+    SendToSink,
+)
 from headrace.plan.compatibility import JOB
 from headrace.plan.stages import (
     Exchange,
@@ -18,6 +25,7 @@ from headrace.plan.stages import (
     Stage,
 )
 from headrace.records.schema import normalise_schema
+from headrace.redaction import without_login
 
 STREAM_SUFFIX = ".exchange"
 MAX_NAME = 200
@@ -33,12 +41,22 @@ def internal_stream_names(graph: JobGraph) -> dict[str, str]:
     return {
         operator.name: internal_stream_name(graph.name, operator.name)
         for operator in graph.operators
-        if isinstance(operator, PartitionBy) and operator.via == BUS
+        if isinstance(operator, PartitionBy) and operator.is_durable
+    }
+
+
+def carriers_of(graph: JobGraph) -> dict[str, str]:
+    """Return the address of the log that carries each internal stream which the bus does not."""
+    return {
+        internal_stream_name(graph.name, operator.name): operator.via
+        for operator in graph.operators
+        if isinstance(operator, PartitionBy) and operator.is_durable and operator.via != BUS
     }
 
 
 def through_bus(
     exchange: Exchange,
+    via: str,
     job: str,
     streams: Mapping[str, StreamInfo],
     tasks: int,
@@ -48,6 +66,7 @@ def through_bus(
 
     Args:
         exchange: through files.
+        via: ``bus``, or the address of the log that carries the stream.
         job: its name.
         streams: those that exist; the internal stream keeps the partitions that it has.
         tasks: of the receiving stage: the partitions of a new stream.
@@ -61,6 +80,7 @@ def through_bus(
         stream=stream,
         partitions=tasks if found is None else found.partitions,
         origins=origins,
+        address="" if via == BUS else via,
     )
 
 
@@ -74,12 +94,38 @@ def check_parts(
     for feed in feeds:
         if len(feed.stream) > MAX_NAME:
             report(operators[feed.operator], "its internal stream has too long a name; give name=")
+    _check_carriers(feeds, operators, report)
     if group_stages(stages) is None:
         report(
             operators[feeds[0].operator],
             'with via="bus" what comes before it has epochs of its own, but meets what comes after '
             'it again in another partition_by: give that one via="bus" as well, or none',
         )
+
+
+def _check_carriers(
+    feeds: Sequence[Exchange],
+    operators: Mapping[str, Operator],
+    report: Callable[[Operator, str], None],
+) -> None:
+    """Report logs that are to carry an internal stream, and are used for something else, too."""
+    used: dict[str, str] = {}
+    for operator in operators.values():
+        if isinstance(operator, Input | SendToSink) and operator.address:
+            used[_place(operator.address)] = operator.name
+    for feed in feeds:
+        if not feed.address:
+            continue
+        place = _place(feed.address)
+        other = used.setdefault(place, feed.operator)
+        if other != feed.operator:
+            text = f"via {place} is used by {other!r}, too; give it a log of its own"
+            report(operators[feed.operator], text)
+
+
+def _place(address: str) -> str:
+    """Return an address without its options."""
+    return without_login(address.partition("?")[0])
 
 
 def split_parts(plan: JobPlan) -> tuple[JobPlan, ...]:

@@ -18,7 +18,6 @@ import pyarrow as pa
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.operator_base import Flow
 from headrace.graph.operators import (
-    BUS,
     DEAD_LETTER,
     THREAD,
     CallPolicy,
@@ -369,7 +368,7 @@ def prune(
     for name in reversed(operators):
         wanted = needed[name] or set(flows[name].schema.names[:1])
         operator = operators[name]
-        if isinstance(operator, PartitionBy) and operator.via == BUS:
+        if isinstance(operator, PartitionBy) and operator.is_durable:
             wanted = set(flows[name].schema.names)  # rows may wait for code that uses others
         needed[name] = wanted
         operator = pruned[name] = operator.pruned(flows, wanted)

@@ -28,7 +28,6 @@ import pyarrow as pa
 from headrace.errors import GraphError, InvalidInputError
 from headrace.graph.operator_base import Flow, StreamInfo
 from headrace.graph.operators import (
-    BUS,
     Input,
     JobGraph,
     Operator,
@@ -326,10 +325,11 @@ class _PlanBuilder:
             before,
             timeless=is_timeless,
         )
-        if operator.via != BUS:
+        if not operator.is_durable:
             is_traced = operator.name in self.traced
             return made if is_traced else with_combiner(made, self.operators)
-        return through_bus(made, self.job, self.streams, tasks, tuple(self.origins.values()))
+        origins = tuple(self.origins.values())
+        return through_bus(made, operator.via, self.job, self.streams, tasks, origins)
 
     def _output_partitions(self, tasks: list[int]) -> dict[str, int]:
         widths: dict[str, int] = {}

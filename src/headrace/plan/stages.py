@@ -115,6 +115,7 @@ class Exchange:
     ``keys`` are columns of the sending side; ``delay_ms`` is how far the receiving side's
     watermark stays behind the sending stage's (the grace of the windows before it). ``stream`` is
     the internal stream of ``partitions`` that rows go through; empty: files of the epoch.
+    ``address`` is that of the log elsewhere which carries it; empty: the bus does.
     ``origins`` are then the streams that the rows' origins name by number. With ``combined``
     a part of the rows may be sent as partial results.
     """
@@ -131,6 +132,7 @@ class Exchange:
     origins: tuple[str, ...] = ()
     combined: Combined | None = None
     timeless: bool = False
+    address: str = ""
 
     @property
     def endings(self) -> tuple[str, str]:

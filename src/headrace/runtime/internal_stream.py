@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.bus.bus import Stream
+from headrace.bus.carried import LARGEST_CARRIED, small_batches
+from headrace.errors import InvalidInputError
 from headrace.plan.dead_letters import PARTITION_BITS
 from headrace.plan.stages import GROUP, MARK, ORIGIN, SOURCE, Exchange, OutputBinding
 from headrace.records.keys import group_range
@@ -68,7 +70,23 @@ class InternalStreamNode(OutputNode):
                 first, last = group_range(partition, count, self._groups)
                 begin, end = int(begins[first]), int(begins[last])
                 if begin < end:
-                    yield partition, rows.slice(begin, end - begin)
+                    for piece in self._pieces(rows.slice(begin, end - begin)):
+                        yield partition, piece
+
+    def _pieces(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Cut rows as a log elsewhere takes them, while the epoch can still fail."""
+        if not self._exchange.address:
+            yield rows
+            return
+        for piece in small_batches(rows):
+            if piece.nbytes > LARGEST_CARRIED:
+                raise InvalidInputError(
+                    f"a row of partition_by {self.name!r} has {piece.nbytes} bytes, more than the "
+                    f"{LARGEST_CARRIED} that its topic takes; keep large values in files and send "
+                    "their names",
+                    operator=self.name,
+                )
+            yield piece
 
 
 class InternalStreamReader:

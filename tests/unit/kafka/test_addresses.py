@@ -101,14 +101,41 @@ def test_a_pattern_of_topics_is_for_inputs() -> None:
     assert source.name == "orders-all"
 
 
-def test_a_topic_is_not_between_two_parts_of_a_job() -> None:
+def between(*addresses: str) -> Job:
+    """A job with a topic before each of its counts."""
+
     @hr.job("parted")
     def parted(g: hr.Graph) -> None:
-        rows = g.input("rows", schema={"id": int}).partition_by("id", via=f"{PLACE}/between")
-        rows.aggregate(n=hr.agg.count()).send_to("counts")
+        rows = g.input("rows", schema={"id": int})
+        for number, address in enumerate(addresses):
+            keyed = rows.partition_by("id", via=address, name=f"by-{number}")
+            keyed.aggregate(n=hr.agg.count()).send_to(f"counts-{number}")
 
-    with pytest.raises(GraphError, match=r"send them to it, and read it in a second job"):
-        parted.build()
+    return parted
+
+
+def test_a_topic_between_two_parts_is_the_jobs_own() -> None:
+    for address, wrong in {
+        f"{PLACE}/a-*": r"found topic 'a-\*'; patterns are for inputs",
+        f"{PLACE}/a?format=json&key=id": "found options format, key; expected settings of the",
+        f"{PLACE}/a?sasl.password=secret-word": "the value of sasl.password is in the address",
+        "pulsar://host/a": "no kind of log 'pulsar'",
+    }.items():
+        with pytest.raises(GraphError, match=wrong) as found:
+            between(address).build()
+        assert "secret-word" not in str(found.value)
+    with TestDriver(between(f"{PLACE}/a", f"{PLACE}/a?client.id=me")) as driver:
+        driver.create("rows", {"id": pa.int64()})
+        with pytest.raises(GraphError, match=r"via .*/a is used by 'by-0', too; give it a log of"):
+            driver.run()
+
+
+def test_a_driver_with_streams_in_memory_asks_no_broker() -> None:
+    with TestDriver(between(f"{PLACE}/a", f"{PLACE}/b")) as driver:
+        driver.create("rows", {"id": pa.int64()})
+        driver.feed("rows", [{"id": 1}, {"id": 2}, {"id": 1}])
+        driver.run()
+        assert {row["id"]: row["n"] for row in driver.output("counts-1")} == {1: 2, 2: 1}
 
 
 @pytest.mark.parametrize("form", ["avro", "protobuf"])

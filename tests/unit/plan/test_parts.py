@@ -126,7 +126,9 @@ def test_a_wrong_way_is_told_with_the_right_ones() -> None:
     def job(g: hr.Graph) -> None:
         g.input("orders").partition_by("customer", via="kafka").aggregate(**N)
 
-    with pytest.raises(GraphError, match="via is 'kafka'; expected 'exchange' or 'bus'"):
+    with pytest.raises(
+        GraphError, match="via is 'kafka'; expected 'exchange', 'bus' or an address"
+    ):
         made(job)
 
 

@@ -119,6 +119,13 @@ class Recorder:
         unlogged = check_recordable(facts)
         needed = offsets_needed(facts)
         streams = {name: self.bus.stream(name) for name in needed}
+        for name, stream in streams.items():
+            if stream.address:  # several rows have one offset there, and a recording has rows
+                raise InvalidInputError(
+                    f"part {self.reader.job!r} reads {name!r}, which a topic carries, and cannot "
+                    'be recorded; record a part before it, or run the job with via="bus"',
+                    stream=name,
+                )
         check_offsets(facts, needed, streams)
         with ArchiveWriter(path) as archive:
             for file in sorted(detached_state(facts.state).files()):

@@ -52,7 +52,7 @@ from headrace.faults import fault
 from headrace.fencing import FencedFiles
 from headrace.files import local_copy
 from headrace.graph.operators import JobGraph
-from headrace.plan.parts import internal_stream_name, split_parts
+from headrace.plan.parts import carriers_of, internal_stream_name, split_parts
 from headrace.plan.stages import JobPlan, with_task_counts
 from headrace.remote import is_remote
 from headrace.sources.bounded_bus import BoundedInputBus
@@ -149,28 +149,36 @@ def stream_names(saved: Savepoint, job: str) -> list[str]:
     return [internal_stream_name(job, one.operator) for one in saved.streams]
 
 
-def restore_streams(folder: Path, saved: Savepoint, job: str, bus: Bus, fence: Fence) -> None:
+def restore_streams(
+    folder: Path, saved: Savepoint, graph: JobGraph, bus: Bus, fence: Fence
+) -> None:
     """Make the internal streams of a job, which are not there; their rows begin at offset 0.
 
     Raises:
         CorruptDataError: a file of the savepoint is not what it should be.
         NotOwnerError: a newer generation than that of the fence has begun.
     """
+    carriers = carriers_of(graph)
     for one in saved.streams:
+        name = internal_stream_name(graph.name, one.operator)
         try:
-            _restore(folder, one, internal_stream_name(job, one.operator), bus, fence)
+            _restore(folder, one, name, carriers.get(name, ""), bus, fence)
         except _UNREADABLE_ROWS as error:
             raise damaged_savepoint(
                 folder, f"rows of {one.operator!r} cannot be used: {error}"
             ) from error
 
 
-def _restore(folder: Path, saved: SavedStream, name: str, bus: Bus, fence: Fence) -> None:
+def _restore(
+    folder: Path, saved: SavedStream, name: str, address: str, bus: Bus, fence: Fence
+) -> None:
     schema = pa.ipc.open_stream(local_copy(folder / saved.files[0].path).read_bytes()).schema
-    stream = bus.create(StreamSpec(name, len(saved.files), schema), fence=fence)
-    for partition, file in enumerate(saved.files):
-        for batch in _batches(folder / file.path):
-            stream.append(partition, batch, fence=fence)
+    spec = StreamSpec(name, len(saved.files), schema, address=address)
+    stream = bus.create(spec, fence=fence)
+    with stream.together():
+        for partition, file in enumerate(saved.files):
+            for batch in _batches(folder / file.path):
+                stream.append(partition, batch, fence=fence)
 
 
 def _batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -282,7 +290,7 @@ class SavepointRestore:
         names = stream_names(saved, self.graph.name)
         fence = writers[0].fence
         remove_streams(names, self.context.bus, fence)
-        restore_streams(folder, saved, self.graph.name, self.context.bus, fence)
+        restore_streams(folder, saved, self.graph, self.context.bus, fence)
         fault("savepoint.streams_made")
         try:
             return self._made(folder, saved, writers)

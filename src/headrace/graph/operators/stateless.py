@@ -359,13 +359,19 @@ class MapBatches(Operator):
 class PartitionBy(Operator):
     """``partition_by``: send each row to the task that owns the key group of its key.
 
-    ``via`` is one of ``VIAS``: files of the epoch, or an internal stream of the bus. ``tasks`` is
-    how many the receiving stage of a new job has; ``None``: as the settings say.
+    ``via`` is one of ``VIAS``: files of the epoch, or an internal stream of the bus; or the address
+    of a log that carries the internal stream. ``tasks`` is how many the receiving stage of a new
+    job has; ``None``: as the settings say.
     """
 
     keys: tuple[str, ...] = ()
     via: str = EXCHANGE
     tasks: int | None = None
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether rows go through an internal stream, so that each side has its own epochs."""
+        return self.via != EXCHANGE
 
     def flow(self, walk: Planning, before: Flow) -> Flow | None:
         """Return the flow by another key."""

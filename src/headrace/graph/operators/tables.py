@@ -12,7 +12,6 @@ from headrace.durations import duration_text
 from headrace.graph.aggregates import unknown_column
 from headrace.graph.flows import Columns, added_columns
 from headrace.graph.operator_base import (
-    BUS,
     Flow,
     Operator,
     Planning,
@@ -193,7 +192,7 @@ def _through_bus(walk: Planning, operator: Operator) -> PartitionBy | None:
     for name in operator.inputs:
         owner = walk.operators[name]
         if isinstance(owner, PartitionBy):
-            if owner.via == BUS:
+            if owner.is_durable:
                 return owner
         elif (found := _through_bus(walk, owner)) is not None:
             return found
