@@ -31,6 +31,7 @@ from tests.support.serving import (
     Served,
     ServedTable,
     Source,
+    TableVersion,
 )
 
 import headrace as hr
@@ -237,7 +238,7 @@ def test_totals_are_right_behind_epochs_whose_files_are_gone(
     for name, value in {"base_every": 2, "sweep_every": 3, "prune_margin": 1}.items():
         limit(monkeypatch, **{name: value})
     sums = Counter[str]()
-    with TestDriver(totals, home=tmp_path / "home", memory_bus=False) as driver:
+    with TestDriver(totals, home=tmp_path / "home", memory_bus=False, keep_epochs=2) as driver:
         driver.create("clicks", CLICKS)
 
         def click(number: int) -> None:
@@ -246,13 +247,16 @@ def test_totals_are_right_behind_epochs_whose_files_are_gone(
             driver.run()
 
         click(1)
-        with Served(driver.settings, driver.bus, ("job", "totals:aggregate=sums")) as served:
-            for begin in range(2, 62, 6):
-                for number in range(begin, begin + 6):
-                    click(number)
-                served.reach("sums", driver.state.epoch)
-                found = shown(served.table("sums"))
-                assert {user: row["n"] for user, row in found.items()} == sums
+        server = Served(driver.settings, driver.bus, ("job", "totals:aggregate=sums")).server
+        [source] = server.sources
+        for begin in range(2, 62, 6):
+            while source.follow():
+                pass
+            found = shown(source.table)
+            assert {user: row["n"] for user, row in found.items()} == sums
+            for number in range(begin, begin + 6):
+                click(number)
+        server.close()
 
 
 def test_damage_is_said_though_epochs_since_are_gone(
@@ -553,6 +557,21 @@ def test_what_is_loaded_is_as_old_as_the_look_that_found_it() -> None:
         held.is_held = False
         until(lambda: not held.table.problem, "the end of it")
         assert held.table.staleness_ms >= (REAL_CLOCK.monotonic() - began) * 1000 - 1
+
+
+def test_tables_are_followed_though_nobody_reads_what_is_said_of_them() -> None:
+    source, said = Waiting(), list[str]()
+    source.is_held, source.look_s = False, 0.0
+
+    def changed(table: Any) -> None:
+        said.append(table.name)
+        raise BrokenPipeError
+
+    with following(source, changed=changed):
+        source.table.swap(MemoryEntries(), TableVersion(0, 0, ""))
+        until(lambda: said, "something to be said")
+        before = source.turns
+        until(lambda: source.turns > before + 5, "the next looks")
 
 
 def test_a_table_that_is_loaded_does_not_hold_up_the_end() -> None:
