@@ -35,14 +35,19 @@ PACKAGES = {
 
 TESTS = (
     "streams stateful stream_frames input_dataframe operators located worker_killed timers "
-    "shipped_types results dead_letters warehouse frame_sources rescale idle replay"
+    "shipped_types results dead_letters warehouse frame_sources rescale idle replay state_functions"
 )
 CONNECT = {"4.3": ("grpcio-status==1.85.*", "zstandard==0.25.*")}
 """What a client of Spark Connect needs beside the lock, where it is tested."""
 
 _MOST_AGAIN = 5
-MISSING = dict.fromkeys(("4.0", "4.1"), "not test_a_query_that_replays_a_batch")
-"""What a version cannot do; docs/guide/spark.md says it."""
+_REPLAY = "not test_a_query_that_replays_a_batch"
+MISSING = {
+    "4.0": f"{_REPLAY} and not as_in_spark and not test_keys_rows_and_states",
+    "4.1": _REPLAY,
+}
+"""What a version cannot do; docs/guide/spark.md says it. The functions of 4.0 are compared where it
+has them: it has no ``transformWithState`` of rows, and its lists of states have no arrays."""
 
 
 def locked() -> list[str]:

@@ -197,6 +197,10 @@ def test_a_streaming_frame_has_the_results_of_spark(
     totals = [sorted(row[:2] for row in one) for one in found]
     assert totals == [[("a", 4), ("b", 2)], [("c", 9), ("d", 13)]]
     assert sum(found, Counter()) == sum(own, Counter())
+    store = "state" if call == "applyInPandasWithState" else "total"
+    read = spark.read.format("headrace").options(home=str(tmp_path / "home"), job="ours")
+    [kept] = read.option("store", store).load().collect()
+    assert kept[:2] == ("e", 8)
 
 
 class Brief(StatefulProcessor):

@@ -56,6 +56,8 @@ except ImportError:
 _SCHEMA: Any = types.to_arrow_schema
 _AT_UTC = "timezone" in signature(_SCHEMA).parameters  # before 4.2 it is the default
 _TO_PANDAS: Any = types._create_converter_to_pandas  # noqa: SLF001 - what Spark's own workers call
+_NULLS = {n: True for n in ("integer_object_nulls",) if n in signature(_TO_PANDAS).parameters}
+"""Keeps integers beside nulls from becoming floats; PySpark 4.0 cannot."""
 _FROM_PANDAS: Any = types._create_converter_from_pandas  # noqa: SLF001 - the same
 _NTZ: Any = {"prefer_timestamp_ntz": True}
 
@@ -84,11 +86,8 @@ def frame_of_nested(column: pa.Array, kind: DataType, zone: str) -> Any:
         kind: its type of Spark.
         zone: the session's, in which the times in it are.
     """
-    made = column.to_pandas(
-        date_as_object=True, coerce_temporal_nanoseconds=True, integer_object_nulls=True
-    )
-    convert = _TO_PANDAS(kind, timezone=zone, struct_in_pandas="dict", integer_object_nulls=True)
-    return convert(made)
+    made = column.to_pandas(date_as_object=True, coerce_temporal_nanoseconds=True, **_NULLS)
+    return _TO_PANDAS(kind, timezone=zone, struct_in_pandas="dict", **_NULLS)(made)
 
 
 def nested_of_frame(column: Any, kind: DataType, zone: str) -> Any:
