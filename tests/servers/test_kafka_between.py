@@ -21,7 +21,8 @@ import pyarrow as pa
 import pytest
 from tests.sim.test_join_jobs import outcome
 from tests.sim.world import World, make_job
-from tests.support.changes import begin_from, remove, reset, save
+from tests.support.changes import begin_from, record, remove, reset, save
+from tests.support.cli import done
 from tests.support.kafka import CLIENTS, KafkaServer, Topics
 from tests.support.processes import MODULES, until
 
@@ -277,6 +278,21 @@ def test_a_savepoint_has_the_rows_that_wait_and_another_topic_gets_them(
     assert topics.exists(f"{name}.2")
 
 
+def test_of_a_part_that_reads_a_topic_there_is_no_recording(
+    driver: TestDriver, tmp_path: Path
+) -> None:
+    """Of the part before it there is one."""
+    for first in (0, 50):
+        driver.feed("clicks", clicks(first, 50))
+        driver.run()
+    with pytest.raises(InvalidInputError, match=r"'counting@by-user' reads .* cannot be"):
+        record(driver, tmp_path / "second", 2, job="counting@by-user")
+    record(driver, tmp_path / "first", 2)
+    with TestDriver.replay(driver.job, tmp_path / "first") as replay:
+        replay.advance()
+        assert sum(map(len, replay.partitions("counting.by-user.exchange"))) > 0
+
+
 def test_tasks_become_fewer_and_rows_that_wait_are_read_by_their_new_ones(
     driver: TestDriver,
 ) -> None:
@@ -470,6 +486,9 @@ def test_a_broker_that_is_away_holds_the_job_up_and_no_more(tmp_path: Path) -> N
             broker.kill()
             with pytest.raises(LogAwayError, match="Kafka topic between"):
                 driver.run()
+            home = ["--home", str(tmp_path)]
+            assert "counting.by-user.exchange" in done("bus", "ls", *home)
+            assert "by-user" in done("jobs", "describe", "counting", *home)
             broker.start()
             until(partial(goes_on, 100), "all rows")
             assert sent(driver) == totals_of(rows)

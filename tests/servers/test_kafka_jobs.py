@@ -33,10 +33,10 @@ class Counting:
         context.emit({"user": message.user, "total": total})
 
 
-def counting(source: str, target: str, output: str = "totals") -> Job:
+def counting(source: str, target: str, output: str = "totals", via: str = "exchange") -> Job:
     @hr.job("counting")
     def job(g: hr.Graph) -> None:
-        keyed = g.input(source, schema=COLUMNS, name="clicks").partition_by("user")
+        keyed = g.input(source, schema=COLUMNS, name="clicks").partition_by("user", via=via)
         totals = keyed.process(Counting, {"counts": int}, returns={"user": str, "total": int})
         totals.send_to(g.output(target), name=output)
 

@@ -60,7 +60,7 @@ def test_a_job_reads_and_writes_and_nobody_sees_its_secrets(
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One secret of the environment, one of a file; the input by settings, the output by code."""
+    """One secret of the environment, one of a file; the input by settings, the others by code."""
     topics = Topics(secured.address)
     theirs = f"in-{mechanism}"
     topics.create(theirs, 2)
@@ -76,7 +76,8 @@ def test_a_job_reads_and_writes_and_nobody_sees_its_secrets(
     sets = ("job.bounded=true", "control.enabled=false", "epoch.max_rows=40")
     home = tmp_path / "home"
     settings = World(home).settings(*sets, f"inputs.clicks.address={secured.url(theirs, **own)}")
-    result = hr.run(counting("clicks", target), settings)
+    between = secured.url(f"between-{mechanism}", **own)
+    result = hr.run(counting("clicks", target, via=between), settings)
     assert result.state.ended
     assert sent(topics, f"out-{mechanism}") == running_totals(rows)
     shown = [str(headrace(*words)) for words in listings(home)]

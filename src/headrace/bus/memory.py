@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -259,6 +260,7 @@ class MemoryBus(Bus):
     def _create(self, spec: StreamSpec, *, exist_ok: bool, identity: str = "") -> LogStream:
         if spec.name in self._aliases:
             raise alias_taken(spec.name, self._aliases[spec.name])
+        spec = replace(spec, address="")  # memory has all rows
         found = self._streams.get(spec.name)
         if found is not None:
             check_existing_stream(found, spec, found.schemas.all, exist_ok)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
-from headrace.bus import Bus
+from headrace.bus import Bus, LogAwayError
 from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.control.alert_rules import RuleStatus, load_alerts
@@ -682,7 +682,8 @@ def _inputs(part: _Part, bus: Bus) -> Iterable[InputStatus]:
         time = times.get(operator, TimeEntry(operator, name, len(positions), behind))
         ends = None
         if name in there:
-            ends = (state.until or {}).get(name) or bus.stream(name).ends()
+            with suppress(LogAwayError):  # a topic carries it, whose broker does not answer
+                ends = (state.until or {}).get(name) or bus.stream(name).ends()
         yield input_status(state, time, ends)
 
 

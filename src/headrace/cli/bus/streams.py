@@ -52,7 +52,7 @@ def stream_summary(bus: Bus, name: str) -> dict[str, Any]:
     return {
         "name": name,
         "partitions": spec.partitions,
-        "rows": sum(stored.rows for stored in stream.stored()),
+        "rows": _stored_rows(stream),
         "bytes": _stored_bytes(bus, name),
         "first_ms": min((first for first, _ in ranges), default=None),
         "last_ms": max((last for _, last in ranges), default=None),
@@ -61,6 +61,16 @@ def stream_summary(bus: Bus, name: str) -> dict[str, Any]:
         "compact": spec.compact,
         "columns": {field.name: type_text(field.type) for field in spec.schema},
     }
+
+
+def _stored_rows(stream: Stream) -> int | None:
+    """Return how many rows there are; ``None``: a topic has them, whose broker does not answer."""
+    from headrace.bus import LogAwayError
+
+    try:
+        return sum(stored.rows for stored in stream.stored())
+    except LogAwayError:
+        return None
 
 
 def _stored_bytes(bus: Bus, name: str) -> int | None:
@@ -79,7 +89,7 @@ def show_streams(streams: Sequence[dict[str, Any]]) -> None:
         [
             entry["name"],
             f"{entry['partitions']:,}",
-            f"{entry['rows']:,}",
+            "-" if entry["rows"] is None else f"{entry['rows']:,}",
             "-" if entry["bytes"] is None else size_text(entry["bytes"]),
             time_text(entry["first_ms"]),
             time_text(entry["last_ms"]),

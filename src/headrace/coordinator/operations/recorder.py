@@ -120,7 +120,8 @@ class Recorder:
         needed = offsets_needed(facts)
         streams = {name: self.bus.stream(name) for name in needed}
         for name, stream in streams.items():
-            if stream.address:  # several rows have one offset there, and a recording has rows
+            if stream.address and any(start < end for start, end in needed[name]):
+                # Several rows have one offset there, and a recording has an offset for each.
                 raise InvalidInputError(
                     f"part {self.reader.job!r} reads {name!r}, which a topic carries, and cannot "
                     'be recorded; record a part before it, or run the job with via="bus"',
