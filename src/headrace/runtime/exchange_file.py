@@ -116,14 +116,14 @@ RECORD = ".server"
 """What a server says of itself, beside the folders of epochs."""
 
 WANTED, PIECE, SUM = struct.Struct("<4sII"), struct.Struct("<iIQ"), struct.Struct("<Q")
-"""A request begins with ``WIRE`` and the bytes of what follows: a ``Pass`` and a ``Wanted``. A
+"""A request begins with ``WIRE`` and the bytes of what follows: an ``Admission``, a ``Wanted``. A
 piece of the answer begins with the number of a file of the request, how many key groups its sizes
 are of, and the bytes of its frame; then come the sizes as ``uint32``, the xxh3 of all that, and the
 frame. The last piece has ``OVER`` in place of a file, or ``FAILED`` and a reason as its frame."""
 WIRE, OVER, FAILED = b"HRX1", -1, -2
 
 
-class Pass(msgspec.Struct, frozen=True, array_like=True):
+class Admission(msgspec.Struct, frozen=True, array_like=True):
     """What lets a request in: the epoch that it asks about, and the token of that."""
 
     epoch: str

@@ -38,7 +38,7 @@ from headrace.runtime.exchange_file import (
     SUM,
     WANTED,
     WIRE,
-    Pass,
+    Admission,
     ServerRecord,
     Wanted,
     epoch_folder,
@@ -239,7 +239,7 @@ class _Stream:
         self._is_over = False
         host, _, port = address.rpartition(":")
         named = [(name, schema.serialize().to_pybytes()) for _, name, schema in files]
-        first = msgspec.msgpack.encode(Pass(_epoch(order), order.token))
+        first = msgspec.msgpack.encode(Admission(_epoch(order), order.token))
         second = msgspec.msgpack.encode(Wanted(named, *groups))
         with self._losing():
             self._line = socket.create_connection((host.strip("[]"), int(port)), SILENCE_S)

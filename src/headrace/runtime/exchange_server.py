@@ -39,8 +39,8 @@ from headrace.runtime.exchange_file import (
     SUM,
     WANTED,
     WIRE,
+    Admission,
     ExchangeReader,
-    Pass,
     ServerRecord,
     Span,
     Wanted,
@@ -51,7 +51,7 @@ from headrace.runtime.exchange_file import (
 ALIVE_LOOK_S = 1.0
 REQUEST_S = 10.0
 """So long a request may take to come."""
-MOST_REQUESTS, MOST_PASS_BYTES, MOST_REQUEST_BYTES = 4096, 4 << 10, 64 << 20
+MOST_REQUESTS, MOST_ADMISSION_BYTES, MOST_REQUEST_BYTES = 4096, 4 << 10, 64 << 20
 LOCK = ".server.lock"
 _NAME = re.compile(r"[0-9A-Za-z][0-9A-Za-z._-]*")
 
@@ -112,13 +112,13 @@ class ExchangeServer:
             self._room.release()
 
     def _request(self, line: socket.socket) -> tuple[Path, Wanted]:
-        """Read a request; more of it than of its pass is only read where that is good."""
+        """Read a request; what follows its admission is only read where that is good."""
         deadline = Deadline(SystemClock(), REQUEST_S)
         wire, first, second = WANTED.unpack(_received(line, WANTED.size, deadline))
-        if wire != WIRE or first > MOST_PASS_BYTES or second > MOST_REQUEST_BYTES:
+        if wire != WIRE or first > MOST_ADMISSION_BYTES or second > MOST_REQUEST_BYTES:
             raise _RefusedError("this is no request for exchange files, or too large a one")
         try:
-            asked = msgspec.msgpack.decode(_received(line, first, deadline), type=Pass)
+            asked = msgspec.msgpack.decode(_received(line, first, deadline), type=Admission)
             folder = self._folder / epoch_folder(asked.epoch, asked.token)
             if not _NAME.fullmatch(asked.epoch) or not folder.is_dir():
                 raise _RefusedError("no files of an epoch with this token")

@@ -22,7 +22,7 @@ from headrace.files import Files
 from headrace.plan.stages import TIME, WATERMARK, Exchange
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.exchange import ExchangeWriter
-from headrace.runtime.exchange_file import RECORD, WANTED, WIRE, Pass, ServerRecord
+from headrace.runtime.exchange_file import RECORD, WANTED, WIRE, Admission, ServerRecord
 from headrace.runtime.exchange_network import ExchangeLostError, NetworkAddress, NetworkExchange
 from headrace.runtime.orders import SlotOrder
 
@@ -142,7 +142,7 @@ def test_what_is_no_request_is_refused_and_does_no_harm(
 
 def test_no_more_of_a_request_is_read_without_the_token_of_its_epoch(hosts: Hosts) -> None:
     hosts.write(0, "file.arrow", range(10))
-    admission = msgspec.msgpack.encode(Pass("000000000001-00000003", "another"))
+    admission = msgspec.msgpack.encode(Admission("000000000001-00000003", "another"))
     answer = hosts.asked(0, WANTED.pack(WIRE, len(admission), 1 << 20) + admission)
     assert b"no files of an epoch with this token" in answer
 
