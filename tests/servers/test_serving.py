@@ -183,8 +183,9 @@ def test_a_password_is_asked_for_over_redis_and_http(people: Home, tmp_path: Pat
             hr.serving.Client(served.address, "people")
         place = served.server.place
         assert place is not None
-        with pytest.raises(urllib.error.HTTPError, match="401"):
+        with pytest.raises(urllib.error.HTTPError, match="401") as unknown:
             urllib.request.urlopen(f"{place.url}/v1/tables", timeout=30)
+        assert f"with the token in {tmp_path / 'password'}" in unknown.value.read().decode()
 
 
 ARROW = "application/vnd.apache.arrow.stream"

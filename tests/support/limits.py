@@ -43,6 +43,7 @@ PLACES = {
     "output_frame_rows": "headrace.runtime.outputs.FRAME_ROWS",
     "partial_take_rows": "headrace.runtime.windows.partial_table.TAKE_ROWS",
     "pipe_output_bytes": "headrace.pipe.runner.MOST_OUTPUT_BYTES",
+    "pipe_wait_s": "headrace.pipe.client.WAIT_S",
     "prune_margin": "headrace.coordinator.manifest_writer.PRUNE_MARGIN",
     "redis_batch_rows": "headrace.sinks.redis.BATCH_ROWS",
     "redis_in_flight": "headrace.sinks.redis.IN_FLIGHT",

@@ -396,8 +396,8 @@ class _TokenOnly:
     It looks before a body is read, and before anything says whether a path is known.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app, self._wanted = app, f"Bearer {token}".encode()
+    def __init__(self, app: ASGIApp, token: str, place: str) -> None:
+        self._app, self._wanted, self._place = app, f"Bearer {token}".encode(), place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sent = dict(scope.get("headers", ())).get(b"authorization", b"")
@@ -406,15 +406,16 @@ class _TokenOnly:
         if scope["type"] == "lifespan" or is_known:
             await self._app(scope, receive, send)
         else:
-            await _refused()(scope, receive, send)
+            await _refused(self._place)(scope, receive, send)
 
 
-def new_app(description: str, token: str) -> FastAPI:
+def new_app(description: str, token: str, place: str = "control.json of the job") -> FastAPI:
     """Return an API without routes, which asks for a token and shows errors as all do.
 
     Args:
         description: of what it serves.
         token: what requests have to bring.
+        place: where who may read it finds the token.
     """
     problems: dict[int | str, dict[str, Any]] = {
         code: {"model": Problem} for code in (401, 409, 422, 503)
@@ -427,7 +428,7 @@ def new_app(description: str, token: str) -> FastAPI:
         docs_url=None,
         redoc_url=None,
     )
-    app.add_middleware(_TokenOnly, token=token)
+    app.add_middleware(_TokenOnly, token=token, place=place)
     app.exception_handler(HeadraceError)(_error_answer)
     app.exception_handler(RequestValidationError)(_malformed)
     app.exception_handler(HTTPException)(_unknown)
@@ -477,11 +478,11 @@ def _error_answer(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(problem.model_dump(), status)
 
 
-def _refused() -> JSONResponse:
+def _refused(place: str) -> JSONResponse:
     problem = Problem(
         code="HR100",
-        message="the token is missing, or not that of this driver",
-        next="send 'Authorization: Bearer TOKEN' with the token in control.json of the job",
+        message="the token is missing, or not that of this server",
+        next=f"send 'Authorization: Bearer TOKEN' with the token in {place}",
     )
     return JSONResponse(problem.model_dump(), 401, {"WWW-Authenticate": "Bearer"})
 

@@ -36,6 +36,9 @@ from headrace.sources.row_decoder import LINE
 HUNG = 124
 """Stands for the exit code of a client that was killed because it hung, as with timeout(1)."""
 
+WAIT_S = 5.0
+"""After so long without an acknowledgement, what is waited for is said."""
+
 _KEPT_BYTES = 4 << 20
 _MOST_LINE = 64 << 20
 _PIPE_BYTES = 1 << 20
@@ -283,6 +286,7 @@ class Client:
         encoder: of its rows.
         on_output: takes lines of stdout that are no acknowledgements.
         on_log: takes lines of stderr.
+        on_wait: takes the line that is waited for, when an acknowledgement takes a while.
         timeout_s: how long it may read nothing, or not answer.
         clock: for deadlines.
     """
@@ -294,10 +298,12 @@ class Client:
         encoder: Encoder,
         on_output: Callable[[list[bytes]], None],
         on_log: Callable[[list[str]], None],
+        on_wait: Callable[[str], None],
         timeout_s: float,
         clock: Clock,
     ) -> None:
-        self._encoder, self._on_output, self._on_log = encoder, on_output, on_log
+        self._encoder, self._on_wait = encoder, on_wait
+        self._on_output, self._on_log = on_output, on_log
         self._begin = encoder.prefix.encode()
         self._timeout_s, self._clock = timeout_s, clock
         self._process = subprocess.Popen(
@@ -369,7 +375,11 @@ class Client:
         try:
             self.send(request)
             deadline = Deadline(self._clock, self._timeout_s)
+            patience: Deadline | None = Deadline(self._clock, WAIT_S)
             while self._answer is not None:
+                if patience is not None and patience.expired:
+                    self._on_wait(self._answer.decode())
+                    patience = None
                 if deadline.expired:
                     raise self._fail(
                         HUNG,

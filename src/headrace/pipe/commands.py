@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import threading
@@ -262,6 +263,8 @@ def _stopped_by_signals(running: Pipe | SparkPipe) -> Iterator[list[int]]:
         caught.append(number)
         if len(caught) > 1:
             raise KeyboardInterrupt
+        # Not by what prints, whose lock this thread may hold.
+        os.write(2, b"headrace pipe: waiting for a last checkpoint; Ctrl-C again kills clients\n")
         running.stop()
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -297,11 +300,11 @@ class _Console:
         for one in results:
             rows, points = count_text(one.rows, "row"), count_text(one.checkpoints, "checkpoint")
             more = {
-                "rows of output": one.output_rows,
-                "dead letters": one.dead_letters,
-                "restarts": one.restarts,
+                "output row": one.output_rows,
+                "dead letter": one.dead_letters,
+                "restart": one.restarts,
             }
-            rest = "".join(f", {count:,} {what}" for what, count in more.items() if count)
+            rest = "".join(f", {count_text(n, what)}" for what, n in more.items() if n)
             self.notice(f"partition {one.partition}: {rows}, {points}{rest}, up to {one.offset}")
 
     def _print(self, lines: list[bytes]) -> None:

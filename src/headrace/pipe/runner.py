@@ -232,6 +232,7 @@ class PartitionPipe:
         self._upto = self._at.offset
         self._sent = self._size = 0
         self._crashes = self._poisoned = 0
+        self._has_acknowledged = False
         self._search: _Search | None = None
 
     def run(self) -> None:
@@ -295,12 +296,21 @@ class PartitionPipe:
             encoder,
             self._hooks.output if self._output is None else self._output.take,
             partial(self._hooks.log, self._partition),
+            self._say_wait,
             options.timeout_s,
             self._clock,
         )
         if self._is_closed:
             self._client.kill()
         return self._client
+
+    def _say_wait(self, line: str) -> None:
+        """Say what a client should print, as long as none has ever printed it."""
+        if not self._has_acknowledged:
+            self._hooks.notice(
+                f"{self._where}: waiting for the client to acknowledge, by the line {line} on its "
+                "stdout; a command that knows nothing of checkpoints needs --ack exit"
+            )
 
     def _close_client(self) -> None:
         client, self._client = self._client, None
@@ -355,6 +365,7 @@ class PartitionPipe:
         assert self._client is not None
         if self._options.ack == "line":
             self._client.ask(self._upto)
+            self._has_acknowledged = True
             return
         self._client.send(encoder.end)
         raise self._client.finish()
@@ -432,10 +443,10 @@ class PartitionPipe:
             self._hooks.notice(f"{self._where}: {stopped.reason}, which ends the partition{left}")
             return False
         self._crashes += 1
-        self.result.restarts += 1
         if self._stop.is_set():
             self._hooks.notice(f"{self._where}: {stopped.reason}, while the pipe was stopped")
             return False
+        self.result.restarts += 1
         if self._search is not None and self._sent > 1:
             self._narrow(stopped)
         elif self._crashes <= self._options.restarts:
@@ -485,8 +496,8 @@ class PartitionPipe:
         """Return the error of a client that is not restarted any more."""
         return self._error(
             f"{stopped.reason}, {how}, {self._crashes} times in a row: restarts end after "
-            f"{self._options.restarts} (--restarts); its stderr is in the log: fix it, and run "
-            "this again, which continues at",
+            f"{self._options.restarts} (--restarts); its stderr is in logs/pipe-"
+            f"{self._options.name}.log of the home: fix it, and run this again, which continues at",
             stopped.code,
         )
 

@@ -195,7 +195,8 @@ def serve(  # noqa: PLR0913, PLR0917 - one for each option
     with open_home_bus(settings) as bus:
         server = TableServer(options, settings, bus, SystemClock(), console.show)
         url = None if server.place is None else server.place.url
-        console.begun(f"{host}:{server.port}", url, list(server.tables.by_name))
+        names = list(server.tables.by_name)
+        console.begun(f"{host}:{server.port}", url, server.token_place, names)
         if server.clients < max_clients and not as_json:
             show_line(
                 f"room for {count_text(server.clients, 'client')}, not {max_clients:,}: this "
@@ -265,12 +266,12 @@ class _Console:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
 
-    def begun(self, address: str, url: str | None, tables: list[str]) -> None:
+    def begun(self, address: str, url: str | None, token_place: str, tables: list[str]) -> None:
         """Say where it answers."""
         if self._as_json:
             show_json({"address": address, "url": url, "tables": tables})
             return
-        more = "" if url is None else f", and {url}"
+        more = "" if url is None else f", and {url} with the token in {token_place}"
         show_line(f"serving {', '.join(tables)} at {address}{more}")
 
     def show(self, table: ServedTable) -> None:

@@ -112,15 +112,16 @@ class _BodyLimit:
         await self._app(scope, counted, send)
 
 
-def make_app(tables: Tables, token: str, limits: RequestLimits) -> FastAPI:
+def make_app(tables: Tables, token: str, place: str, limits: RequestLimits) -> FastAPI:
     """Return an API over tables.
 
     Args:
         tables: that are served.
         token: what requests have to bring.
+        place: where who may read it finds the token.
         limits: of one request.
     """
-    app = new_app("Tables that headrace serve serves.", token)
+    app = new_app("Tables that headrace serve serves.", token, place)
     app.add_middleware(_BodyLimit, most=limits.request_bytes)
 
     @app.get("/v1/tables")

@@ -171,6 +171,7 @@ class TableServer:
     Attributes:
         tables: that are served.
         port: of Redis's protocol.
+        token_place: the file with the token of HTTP.
         clients: of either protocol at the same time; fewer than wanted where the process may not
             open so many files.
     """
@@ -192,7 +193,7 @@ class TableServer:
         self.tables = Tables([source.table for source in self._sources])
         self._password = ""
         if options.password_file is not None:
-            self._password = token_of(options.password_file)
+            self._password = token_of(options.password_file, "--password-file")
         facts = ServerFacts(
             self.tables, clock, self._password, options.requests, began_s=clock.monotonic()
         )
@@ -206,6 +207,8 @@ class TableServer:
         token = self._password or secrets.token_urlsafe(32)
         redaction.remember(token)
         self.place = None if self._http is None else place_at(self._http, token)
+        file = options.password_file
+        self.token_place = str(self._folder / API_FILE if file is None else file)
         self._follower = Follower(self._sources, clock, on_change)
         self._listener = RedisListener(self.socket, facts, limits, clock)
 
@@ -344,7 +347,7 @@ class TableServer:
 
         assert self._http is not None
         assert self.place is not None
-        app = make_app(self.tables, self.place.token, self._options.requests)
+        app = make_app(self.tables, self.place.token, self.token_place, self._options.requests)
         config = uvicorn.Config(
             app,
             log_config=None,

@@ -262,6 +262,18 @@ def test_a_client_that_does_not_answer_is_killed(home: Path) -> None:
     assert "error HR118: " in told
 
 
+def test_what_is_waited_for_is_said_until_a_client_has_acknowledged(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(monkeypatch, pipe_wait_s=0.05)
+    slow = "while read -r line; do case $line in '['*) sleep 0.3; echo \"$line\";; esac; done"
+    told = pipe("--every-rows", 4, *ONCE, "--", *shell(slow))
+
+    assert told.count("waiting for the client to acknowledge") == 1
+    assert 'by the line ["checkpoint",4] on its stdout' in told
+    assert "needs --ack exit" in told
+
+
 def test_a_client_that_reads_nothing_is_killed(home: Path) -> None:
     with opened(home) as bus:
         rows = [{"id": 1, "user": "x" * 3_000_000}]
@@ -404,11 +416,14 @@ def test_the_log_has_what_clients_say_and_keeps_the_newest(home: Path) -> None:
     assert newest.stat().st_mode & 0o077 == 0
 
 
-def test_the_first_ctrl_c_ends_with_a_checkpoint(home: Path) -> None:
+def test_the_first_ctrl_c_ends_with_a_checkpoint(
+    home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     told = pipe("--", *loop("case $line in *:9,*) kill -INT $PPID;; esac"), code=130)
 
     assert at(home) == [10]
     assert "10 rows, 1 checkpoint" in told
+    assert "waiting for a last checkpoint; Ctrl-C again kills clients" in capfd.readouterr().err
 
 
 def test_the_second_ctrl_c_kills(home: Path) -> None:
