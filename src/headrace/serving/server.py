@@ -272,11 +272,6 @@ class TableServer:
             is_bare=options.is_bare,
             origin=f"stream {spec.name!r}",
         )
-        if spec.partitions > 1 and not set(spec.key) <= set(rows.key_schema.names):
-            raise InvalidInputError(
-                f"stream {spec.name!r} is partitioned by {', '.join(spec.key) or 'nothing'}, so "
-                "which row of a key is the latest is not known; name those columns by --key, too"
-            )
         table = self._table(origin, rows)
         opened = partial(self._bus.stream, origin.source)
         return StreamSource(table, self._entries, stream, rows, self._clock, opened)

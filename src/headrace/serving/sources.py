@@ -115,6 +115,9 @@ class StreamSource(Source):
         rows: which columns are key and value.
         clock: for the time of a version.
         opened: returns the stream as it is now, for one that is created again.
+
+    Raises:
+        InvalidInputError: the rows of a key may be in several partitions.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class StreamSource(Source):
         self._stream, self._rows, self._clock, self._opened = stream, rows, clock, opened
         self._columns = [*rows.key_schema.names, *rows.value_schema.names]
         self._columns = list(dict.fromkeys(self._columns))
+        self._check_partitions()
         self._offsets: list[int] = []
         self._loading: Entries | None = None
         self._until: list[int] = []
@@ -141,6 +145,7 @@ class StreamSource(Source):
         if self._loading is None and not self.table.is_loaded:
             self._begin()
         ends = stream.ends()
+        self._check_partitions()
         self._offsets += stream.begins()[len(self._offsets) :]
         for partition, end in enumerate(ends):
             if self._offsets[partition] < end:
@@ -153,6 +158,22 @@ class StreamSource(Source):
             self.table.swap(loaded, self._version())
             return True
         return False
+
+    def _check_partitions(self) -> None:
+        """Refuse a stream whose rows of a key may be in several partitions; some can be added."""
+        spec = self._stream.spec
+        is_keyed = bool(spec.key) and set(spec.key) <= set(self._rows.key_schema.names)
+        if spec.partitions > 1 and not is_keyed:
+            columns = ", ".join(spec.key)
+            raise InvalidInputError(
+                f"stream {spec.name!r} has {spec.partitions} partitions by {columns or 'no key'}, "
+                "so which row of a key is the latest is not known; "
+                + (
+                    f"let --key have {columns}, too"
+                    if columns
+                    else "send its rows to a stream with that key, and serve that"
+                )
+            )
 
     @contextmanager
     def _whole(self, loading: Entries) -> Iterator[None]:

@@ -447,6 +447,18 @@ def test_a_stream_that_is_created_again_is_read_again(home: Home) -> None:
         until(lambda: shown(served.table("users")) == {3: {"name": "c"}}, "the new stream")
 
 
+def test_a_stream_without_a_key_is_not_followed_to_more_partitions(home: Home) -> None:
+    """Of rows in several partitions it is not known which is the latest."""
+    home.create("users", {"id": pa.int64(), "name": pa.string()})
+    home.send("users", [{"id": 1, "name": "a"}])
+    with Served(home.settings(), home.bus, ("stream", "users"), keys=("id",)) as served:
+        table = served.table("users")
+        assert shown(table) == {1: {"name": "a"}}
+        home.bus.stream("users").configure(partitions=2)
+        until(lambda: "has 2 partitions by no key" in table.problem, "the stream to be refused")
+        assert shown(table) == {1: {"name": "a"}}
+
+
 def test_a_stream_that_does_not_fit_the_disk_is_never_shown_in_part(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -520,11 +532,15 @@ def test_a_table_that_is_loaded_does_not_hold_up_the_end() -> None:
 
 
 def test_what_cannot_be_served_is_refused_at_the_start(home: Home) -> None:
-    home.create("events", {"id": pa.int64(), "name": pa.string()}, partitions=2)
+    columns = {"id": pa.int64(), "name": pa.string()}
+    home.create("events", columns, partitions=2)
+    home.create("named", columns, partitions=2, key=("name",))
     settings = home.settings()
     for source, options, reason in (
         (("stream", "events"), {}, "needs columns of a key and a value"),
         (("stream", "events"), {"keys": ("no",)}, "has no columns"),
+        (("stream", "events"), {"keys": ("id",)}, "has 2 partitions by no key"),
+        (("stream", "named"), {"keys": ("id",)}, "let --key have name, too"),
         (("stream", "nothing"), {"keys": ("id",)}, "nothing"),
         (("job", "none:store"), {}, "no committed epoch of job 'none'"),
         (("table", "days"), {"keys": ("id",)}, "no table 'days'"),
