@@ -20,6 +20,7 @@ from headrace.serving.rows import ColumnRows, encode_rows
 from headrace.serving.server import Origin, ServeOptions, TableServer
 from headrace.serving.sources import Follower, Source
 from headrace.serving.table import ServedTable, Tables, TableVersion
+from headrace.state.rocksdb import RocksDBSettings
 
 __all__ = [
     "ClientLimits",
@@ -31,6 +32,7 @@ __all__ = [
     "RedisSession",
     "RequestLimits",
     "RequestReader",
+    "RocksDBSettings",
     "ServedTable",
     "ServerFacts",
     "Source",

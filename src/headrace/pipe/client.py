@@ -86,8 +86,9 @@ class ClientLog:
         text = "".join(f"{stamp} {redacted(line)}\n" for line in lines)
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self._path.exists() and self._path.stat().st_size > _KEPT_BYTES:
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
+            with suppress(FileNotFoundError):  # or another process of the consumer moves it
+                if self._path.stat().st_size > _KEPT_BYTES:
+                    self._path.replace(self._path.with_name(self._path.name + ".1"))
             target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)

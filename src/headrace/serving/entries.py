@@ -243,7 +243,7 @@ class DiskEntries(Entries):
         self._waiting: list[Columns] = []
         self._runs: list[Future[_Run]] = []
         self._beside = ThreadPoolExecutor(1, "headrace-sorting")
-        self._count = 0
+        self._loaded_keys, self._has_changed = 0, False
 
     def load(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """Add entries, by sorted files."""
@@ -274,7 +274,7 @@ class DiskEntries(Entries):
     def _steps(self, parts: Iterable[pl.DataFrame]) -> Iterator[Columns]:
         for rows in parts:
             self._check_over()
-            self._count += rows.height
+            self._loaded_keys += rows.height
             yield from _columns(rows, -(-self._chunk_rows // STEPS))
 
     def _merged(self, runs: Sequence[_Run]) -> Iterator[pl.DataFrame]:
@@ -295,7 +295,7 @@ class DiskEntries(Entries):
     def apply(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Set and delete in one step."""
         full = [_HEAD + key for key in keys]
-        self._count += len(keys) - 2 * sum(value is None for value in values)
+        self._has_changed = True
         self._backend.apply({_STORE: (full, values)}, None)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -309,8 +309,8 @@ class DiskEntries(Entries):
         return [(key[2:], value) for (key, value), _ in zip(rows, range(most), strict=False)]
 
     def count(self) -> int:
-        """Return about how many there are: what is set again counts again."""
-        return max(0, self._count)
+        """Return how many were loaded; once they change, about how many there are."""
+        return self._backend.key_count(_STORE) if self._has_changed else self._loaded_keys
 
     def close(self) -> None:
         """Close the database and remove it."""

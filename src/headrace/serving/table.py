@@ -128,7 +128,8 @@ class ServedTable:
 
     def count(self) -> int:
         """Return how many entries there are, or about how many."""
-        return 0 if self._entries is None else self._entries.count()
+        with self._lock:  # else they may be closed meanwhile
+            return 0 if self._entries is None else self._entries.count()
 
     # What the follower does.
 

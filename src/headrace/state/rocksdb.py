@@ -302,6 +302,10 @@ class ColumnFamilies:
         """Return RocksDB's estimate of live data of each store, with what is still in memory."""
         return {store: _live_bytes(family) for store, family in self._families.items()}
 
+    def key_count(self, store: str) -> int:
+        """Return RocksDB's estimate of keys; one counts again until its files are compacted."""
+        return self._families[store].property_int_value("rocksdb.estimate-num-keys") or 0
+
     def flush(self, *, wait: bool) -> None:
         """Write what is in memory to files, family by family."""
         for family in self._families.values():
@@ -537,6 +541,10 @@ class RocksDBBackend(Backend):
     def store_bytes(self) -> dict[str, int]:
         """Return RocksDB's estimate of live data of each store, with what is still in memory."""
         return self._open().store_bytes()
+
+    def key_count(self, store: str) -> int:
+        """Return about how many keys a store has."""
+        return self._open().key_count(store)
 
     def flush(self, *, wait: bool = True) -> None:
         """Write what is in memory to files."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from tests.support.limits import limit
-from tests.support.serving import DiskEntries, MemoryEntries
+from tests.support.processes import until
+from tests.support.serving import DiskEntries, MemoryEntries, RocksDBSettings
 
 ROWS, CHUNK, VALUE = 400_000, 20_000, 200
 """Twenty sorted runs, in no order of keys."""
@@ -76,3 +77,20 @@ def test_ranges_are_in_order_whatever_changed_between_them(
                 within = [(k, v) for k, v in sorted(wanted.items()) if low <= k < high]
                 assert entries.scan(low, high, 5) == within[:5]
                 assert entries.scan(b"", None, 100) == sorted(wanted.items())
+
+
+def test_keys_that_are_set_again_do_not_add_up(tmp_path: Path) -> None:
+    small = RocksDBSettings(memtable_bytes=64 << 10)
+    keys = [b"%06d" % n for n in range(2000)]
+    with DiskEntries(tmp_path / "entries", settings=small) as entries:
+        entries.load(keys, keys)
+        entries.loaded()
+        assert entries.count() == len(keys)
+
+        def set_again() -> bool:
+            entries.apply(keys, keys)
+            return entries.count() < 20 * len(keys)
+
+        for _ in range(200):
+            set_again()
+        until(set_again, "files to be compacted")
