@@ -138,14 +138,21 @@ class StoreSource(Source):
         """Show the newest committed epoch."""
         try:
             state = load_state(self._reader.log, known=self._known)
-            if state is None:
-                raise CorruptDataError(f"job {self._reader.job!r} has no manifest any more")
-            if self._known is not None and state.digest == self._known.digest:
-                return False
+        except CorruptDataError:
+            if self._known is None:
+                raise
+            self._reader, self._known = self._opened(), None
+            return True  # manifests that follow the known one were swept meanwhile
+        if state is None:
+            self._reader = self._opened()  # which says what is wrong, or finds the job made again
+            raise CorruptDataError(f"job {self._reader.job!r} had no manifest")
+        if self._known is not None and state.digest == self._known.digest:
+            return False
+        try:
             self._show(state)
         except CorruptDataError:
             self._reader = self._opened()
-            if self._known is None or self._reader.kept().oldest <= self._known.epoch:
+            if self._reader.kept().oldest <= state.epoch:
                 raise
             return True  # the files of that epoch were swept meanwhile
         self._known = state

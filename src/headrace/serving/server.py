@@ -169,6 +169,7 @@ class TableServer:
         on_change: called when a table is loaded, or can no longer be followed.
 
     Attributes:
+        sources: of the tables.
         tables: that are served.
         port: of Redis's protocol.
         token_place: the file with the token of HTTP.
@@ -189,8 +190,8 @@ class TableServer:
         name = f"{os.uname().nodename}-{os.getpid()}"
         self._folder = Path(settings.home) / FOLDER / name
         self._numbers = itertools.count(1)
-        self._sources = [self._source(origin) for origin in options.origins]
-        self.tables = Tables([source.table for source in self._sources])
+        self.sources = [self._source(origin) for origin in options.origins]
+        self.tables = Tables([source.table for source in self.sources])
         self._password = ""
         if options.password_file is not None:
             self._password = token_of(options.password_file, "--password-file")
@@ -209,7 +210,7 @@ class TableServer:
         self.place = None if self._http is None else place_at(self._http, token)
         file = options.password_file
         self.token_place = str(self._folder / API_FILE if file is None else file)
-        self._follower = Follower(self._sources, clock, on_change)
+        self._follower = Follower(self.sources, clock, on_change)
         self._listener = RedisListener(self.socket, facts, limits, clock)
 
     @classmethod
@@ -317,7 +318,7 @@ class TableServer:
         with ExitStack() as stack:
             if self._options.on_disk or self.place is not None:
                 stack.enter_context(_own_folder(self._folder))
-            for source in self._sources:
+            for source in self.sources:
                 stack.callback(source.table.close)
             stack.enter_context(_quick_switches())
             if self.place is not None:

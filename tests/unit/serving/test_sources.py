@@ -34,7 +34,7 @@ from tests.support.serving import (
 )
 
 import headrace as hr
-from headrace.errors import InvalidInputError
+from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.serving import Client, StaleError
 from headrace.testing import TestDriver
 
@@ -253,6 +253,33 @@ def test_totals_are_right_behind_epochs_whose_files_are_gone(
                 served.reach("sums", driver.state.epoch)
                 found = shown(served.table("sums"))
                 assert {user: row["n"] for user, row in found.items()} == sums
+
+
+def test_damage_is_said_though_epochs_since_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that were swept are looked for once more in a newer epoch; damaged ones are not."""
+    for name, value in {"base_every": 2, "sweep_every": 3, "prune_margin": 1}.items():
+        limit(monkeypatch, **{name: value})
+    with TestDriver(clicks, home=tmp_path / "home", memory_bus=False, keep_epochs=2) as driver:
+        driver.create("clicks", CLICKS)
+
+        def click(times: int) -> None:
+            for _ in range(times):
+                driver.feed("clicks", rows(("ann", 1)))
+                driver.run()
+
+        click(1)
+        server = Served(driver.settings, driver.bus, ("job", "clicks:counts")).server
+        [source] = server.sources
+        assert not source.follow()
+        click(30)
+        for file in (tmp_path / "home" / "jobs").rglob("*.seg"):
+            file.write_bytes(b"damaged")
+        with pytest.raises(CorruptDataError):
+            any(not source.follow() for _ in range(100))
+        assert shown(source.table) == {"ann": 1}
+        server.close()
 
 
 @hr.job("minutes")
