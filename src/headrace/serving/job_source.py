@@ -2,8 +2,8 @@
 
 Of a processor's store each epoch brings its changes, by the code that brings a task's store to a
 committed position; here the changes of all tasks become visible in one step. Of totals and windows
-an epoch brings the rows of the files that it added; where these say that rows are gone, as of
-windows that were sent, or do not continue what is shown, the table is made again.
+an epoch brings the rows of the files that it added, and those of which they say that they are gone,
+as windows that were sent; where they do not continue what is shown, the table is made again.
 """
 
 from __future__ import annotations
@@ -279,10 +279,11 @@ class StoreSource(Source):
         continues = (state.lineage, state.generation, state.task_counts[entry.stage])
         added = self._added(state, entry, positions) if continues == self._made else None
         if added is not None:
-            changes = dict[bytes, bytes]()
-            for batch in added.batches():
-                changes.update(zip(*of_groups(self.table, rows.encode(batch)), strict=True))
-            self.table.apply(list(changes), list(changes.values()), version)
+            changes = dict[bytes, bytes | None]()
+            for there, gone in added.changes():
+                changes |= dict.fromkeys(rows.encode_keys(gone))
+                changes |= zip(*rows.encode(there), strict=True)
+            self.table.apply(*self._own(list(changes), list(changes.values())), version)
             self.look_s = LOOK_LEAST_S
         else:
             began = self._clock.monotonic()
@@ -325,8 +326,7 @@ class StoreSource(Source):
                 for path in step.paths:
                     reader = SegmentReader(self._files, path, chain.checksums.get(path))
                     sources.append(SegmentRange(reader, groups, entry.stage))
-        view = TableView(entry, state.time_ms, state.epoch, state.key_groups, sources)
-        return None if view.held.has_deletes else view
+        return TableView(entry, state.time_ms, state.epoch, state.key_groups, sources)
 
 
 LOOK_LEAST_S = 0.03

@@ -243,6 +243,10 @@ class ColumnRows(RowShape):
             raise CorruptDataError(f"served rows do not fit {self._schema}: {error}") from error
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
+    def encode_keys(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Return the keys of rows."""
+        return encode_columns([batch.column(name) for name in self._keys.names]).to_list()
+
     def encode(self, batch: pa.RecordBatch) -> Encoded:
         """Return rows as keys and values."""
         return encode_rows(

@@ -493,11 +493,6 @@ class MergedTable:
         return sum(run.size for run in self._runs)
 
     @property
-    def has_deletes(self) -> bool:
-        """Say whether files say of rows that they are gone."""
-        return any(run.has_deletes for run in self._runs)
-
-    @property
     def is_exact(self) -> bool:
         """Say whether ``rows`` is the number of live rows, for nothing can be overwritten."""
         return not self._runs
@@ -513,6 +508,14 @@ class MergedTable:
             yield from merge_runs(
                 self._runs, layout, True, self._now_ms, part, slice_rows=SLICE_ROWS
             )
+
+    def changes(self) -> Iterator[pa.RecordBatch]:
+        """Yield the newest row of each key, also of those that are gone: their ``DELETED`` is true.
+
+        The column is there, as the last one, where any file says that rows are gone.
+        """
+        if (layout := self.layout) is not None:
+            yield from merge_runs(self._runs, layout, False, slice_rows=SLICE_ROWS)
 
 
 def _has(source: SegmentRange, store: str) -> bool:

@@ -289,31 +289,39 @@ def minutes(g: hr.Graph) -> None:
     counts.send_to(g.output("sent"))
 
 
-def test_open_windows_are_served_by_key_and_start(tmp_path: Path) -> None:
-    """A window is there from its first row until it is sent."""
-    minute = 60_000
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_open_windows_are_served_by_key_and_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
+) -> None:
+    """A window is there from its first row until it is sent; others are not loaded for that."""
+    limit(monkeypatch, merge_fan_in=3)
+    minute, crashes = 60_000, 0
     dice, open_now = random.Random(3), dict[tuple[str, int], int]()
     with TestDriver(minutes, home=tmp_path / "home", memory_bus=False, tasks=2) as driver:
         driver.create("clicks", {**CLICKS, "at": pa.int64()}, time="at")
         with contextlib.ExitStack() as stack:
-            for turn in range(12):
+            for turn in range(30):
                 begin = turn // 3 * minute
                 fed = [(f"u{dice.randrange(9)}", dice.randrange(1, 9)) for _ in range(10)]
                 at = begin + turn % 3 * 10_000
                 driver.feed("clicks", [{"user": u, "n": n, "at": at} for u, n in fed])
+                if turn in (11, 21):  # as windows are sent, and as they are not
+                    driver.advance_with_crash("epoch.before_commit")
+                    crashes += 1
                 driver.run()
                 for user, n in fed:
                     open_now[user, begin] = open_now.get((user, begin), 0) + n
                 open_now = {key: n for key, n in open_now.items() if key[1] + minute > at}
                 if turn == 0:
                     source = ("job", "minutes:counts")
-                    served = stack.enter_context(Served(driver.settings, driver.bus, source))
-                    table = served.table("counts")
-                served.reach("counts", driver.state.epoch)
+                    made = Served(driver.settings, driver.bus, source, on_disk=on_disk)
+                    table = stack.enter_context(made).table("counts")
+                made.reach("counts", driver.state.epoch)
                 found = table.shape.batch(*zip(*table.scan(b"", None, 1000)[1], strict=True))
                 rows_now = found.set_column(1, "at", found.column(1).cast(pa.int64())).to_pylist()
                 assert {(r["user"], r["at"] // 1000): r["n"] for r in rows_now} == open_now
-            assert table.describe()["loads"] <= 4  # at first, and where windows were sent
+            assert table.describe()["loads"] <= 1 + crashes
+            assert table.problem == ""
 
 
 class Visiting:

@@ -209,6 +209,14 @@ class StoreRows:
         columns = [*heads, *keys, *self._shown.columns(partials)]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
+    def table_keys(self, ends: pa.Array | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the moments and keys of rows of totals or windows, as ``table_batch`` has them."""
+        heads = [] if ends is None else bucket_moments(self.entry, ends)
+        columns = [*heads, *(batch.column(name) for name in self._keys.names)]
+        return pa.RecordBatch.from_arrays(
+            columns, schema=pa.schema(list(self.schema)[: len(columns)])
+        )
+
     def dicts(self, entries: Sequence[tuple[bytes, bytes]]) -> Iterator[dict[str, Any]]:
         """Yield entries as rows of Python values, by column."""
         if entries:

@@ -33,7 +33,7 @@ from headrace.records.keys import (
     hash_within,
     key_groups,
 )
-from headrace.records.schema import CLUSTER, HASH, schema_from_text
+from headrace.records.schema import CLUSTER, DELETED, HASH, schema_from_text
 from headrace.runtime.windows.partial_table import TOTALS
 from headrace.state.columns import ALL_HASHES, HashRange, hash_range
 from headrace.state.compaction import Entries, MergedEntries, MergedTable, SegmentRange
@@ -334,6 +334,16 @@ class TableView(StoreView):
             kept = batch if keys == ALL_ROWS else self._between(batch, keys)
             if kept.num_rows:
                 yield self._shown(kept)
+
+    def changes(self) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+        """Yield what the files say of each key: rows that are there, and keys whose row is gone."""
+        for batch in self._table.changes():
+            if batch.schema.names[-1] == DELETED:
+                is_gone = batch.column(batch.num_columns - 1)
+                there, gone = batch.filter(pc.invert(is_gone)), batch.filter(is_gone)
+            else:
+                there, gone = batch, batch.slice(0, 0)
+            yield self._shown(there), self.rows.table_keys(self._buckets(gone), gone)
 
     def _between(self, batch: pa.RecordBatch, keys: Range) -> pa.RecordBatch:
         low, high = keys
