@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -394,5 +394,5 @@ class Follower:
         return source.look_s
 
     def _changed(self, table: ServedTable) -> None:
-        with self._changing:
+        with self._changing, suppress(OSError):  # whether anybody reads that, tables are followed
             self._on_change(table)

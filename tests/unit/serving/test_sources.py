@@ -31,6 +31,7 @@ from tests.support.serving import (
     Served,
     ServedTable,
     Source,
+    TableVersion,
 )
 
 import headrace as hr
@@ -556,6 +557,21 @@ def test_what_is_loaded_is_as_old_as_the_look_that_found_it() -> None:
         held.is_held = False
         until(lambda: not held.table.problem, "the end of it")
         assert held.table.staleness_ms >= (REAL_CLOCK.monotonic() - began) * 1000 - 1
+
+
+def test_tables_are_followed_though_nobody_reads_what_is_said_of_them() -> None:
+    source, said = Waiting(), list[str]()
+    source.is_held, source.look_s = False, 0.0
+
+    def changed(table: Any) -> None:
+        said.append(table.name)
+        raise BrokenPipeError
+
+    with following(source, changed=changed):
+        source.table.swap(MemoryEntries(), TableVersion(0, 0, ""))
+        until(lambda: said, "something to be said")
+        before = source.turns
+        until(lambda: source.turns > before + 5, "the next looks")
 
 
 def test_a_table_that_is_loaded_does_not_hold_up_the_end() -> None:
