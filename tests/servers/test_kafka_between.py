@@ -278,6 +278,29 @@ def test_a_savepoint_has_the_rows_that_wait_and_another_topic_gets_them(
     assert topics.exists(f"{name}.2")
 
 
+def test_settings_put_a_topic_in_the_place_of_the_bus(
+    tmp_path: Path, address: str, topics: Topics, name: str
+) -> None:
+    """Also for what a savepoint brings, which was made on the bus."""
+    rows = clicks(0, 120)
+    with TestDriver(counting("bus"), tasks=2, home=tmp_path, memory_bus=False) as made:
+        made.create("clicks", COLUMNS)
+        made.feed("clicks", rows[:80])
+        made.advance(part=0)  # sent, and not read
+        save(made)
+    placed: Any = {"by-user": {"address": address}}
+    with TestDriver(
+        counting("bus"), tasks=2, home=tmp_path, memory_bus=False, outputs=placed
+    ) as made:
+        begin_from(made)
+        assert topics.exists(name)
+        made.feed("clicks", rows[80:])
+        made.run()
+        assert sent(made) == totals_of(rows)
+        remove(made)
+        assert not topics.exists(name)
+
+
 def test_of_a_part_that_reads_a_topic_there_is_no_recording(
     driver: TestDriver, tmp_path: Path
 ) -> None:

@@ -26,13 +26,15 @@ from headrace.config.outputs import split_output_key
 from headrace.coordinator.job_storage import JobStorage
 from headrace.errors import InvalidInputError
 from headrace.files import disk_error
-from headrace.graph.diagnostics import name_mistake
+from headrace.graph.diagnostics import carrier_mistakes, name_mistake
+from headrace.graph.operator_base import BUS
 from headrace.graph.operators import (
     Input,
     JobGraph,
     KeepForSink,
     Merge,
     Operator,
+    PartitionBy,
     Process,
     SendTo,
     SendToSink,
@@ -110,19 +112,22 @@ def with_deployed_sinks(graph: JobGraph, settings: Settings) -> JobGraph:
 def with_placed_outputs(graph: JobGraph, settings: Settings) -> JobGraph:
     """Return the graph whose outputs go where the settings say, whatever the code names.
 
-    Files of settings may be those of several jobs; what is given on the command is for this one.
+    So does what passes between parts, by the name of its ``partition_by``, in a topic or on the
+    bus. Files of settings may be those of several jobs; what is given on the command is for this
+    one.
 
     Raises:
         InvalidInputError: an address has a mistake, or is given on the command for no output.
     """
     sends = [one for one in graph.operators if isinstance(one, SendTo | SendToSink)]
     names = {_output_of(one) for one in sends} - {""}
+    between = {one.name for one in graph.operators if _is_between(one)} - names
     asked = (
         split_output_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND)
     )
     for name in (part[0] for part in asked if part is not None):
-        if name not in names:
-            near = get_close_matches(name, names, 1)
+        if name not in names | between:
+            near = get_close_matches(name, names | between, 1)
             why = f"did you mean {near[0]!r}? " if near else ""
             raise InvalidInputError(
                 f"settings outputs.{name} are of no output; {why}job {graph.name!r} sends to "
@@ -131,6 +136,9 @@ def with_placed_outputs(graph: JobGraph, settings: Settings) -> JobGraph:
             )
 
     def placed(operator: Operator) -> Operator:
+        if operator.name in between:
+            given = settings.outputs.get(operator.name)
+            return operator if given is None else _carried(operator, given.address)
         is_sending = isinstance(operator, SendTo | SendToSink)
         given = settings.outputs.get(_output_of(operator)) if is_sending else None
         if given is None or isinstance(operator, KeepForSink):
@@ -138,6 +146,27 @@ def with_placed_outputs(graph: JobGraph, settings: Settings) -> JobGraph:
         return _placed(graph.name, operator, given.address)
 
     return replace(graph, operators=tuple(map(placed, graph.operators)))
+
+
+def _is_between(operator: Operator) -> bool:
+    return isinstance(operator, PartitionBy) and operator.is_durable
+
+
+def _carried(operator: Operator, address: str) -> Operator:
+    """Return a ``partition_by`` whose rows pass by the topic of an address, or by the bus."""
+    assert isinstance(operator, PartitionBy)
+    where = f"setting outputs.{operator.name}.address"
+    if not is_address(address):
+        if address != FILE:
+            raise InvalidInputError(
+                f"{where} is {address!r}, but the stream between two parts of a job has a name of "
+                f"its own; expected {FILE} for the bus, or an address such as "
+                "kafka://HOST:9092/TOPIC"
+            )
+        return replace(operator, via=BUS)
+    if wrong := carrier_mistakes(address):
+        raise InvalidInputError(f"{where}: {'; '.join(wrong)}")
+    return replace(operator, via=address)
 
 
 def _output_of(operator: Operator) -> str:

@@ -27,6 +27,15 @@ def copying(target: Any = "copied") -> Job:
     return job
 
 
+def in_parts(via: str) -> Job:
+    @hr.job("in-parts")
+    def job(g: hr.Graph) -> None:
+        rows = g.input("file:rows", schema={"id": int}).partition_by("id", via=via, name="by-id")
+        rows.send_to("copied")
+
+    return job
+
+
 def copied(job: Job, outputs: dict[str, dict[str, str]], stream: str) -> list[int]:
     with TestDriver(job, outputs=outputs) as driver:
         driver.create("rows", {"id": pa.int64()})
@@ -63,6 +72,26 @@ def test_a_backfill_keeps_what_would_go_to_a_topic() -> None:
 def test_a_mistake_names_the_setting(address: str, said: str) -> None:
     with pytest.raises(InvalidInputError, match=said):
         copied(copying(), {"copied": {"address": address}}, "copied")
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("file:kept", r"setting outputs\.by-id\.address is 'file:kept', but the stream between"),
+        (
+            "kafka:///topic",
+            r"setting outputs\.by-id\.address: via kafka:///topic: .*expected kafka://",
+        ),
+        (f"{TOPIC}?key=id", r"setting outputs\.by-id\.address: via kafka://"),
+    ],
+)
+def test_a_mistake_between_two_parts_names_the_setting(address: str, said: str) -> None:
+    with pytest.raises(InvalidInputError, match=said):
+        copied(in_parts(TOPIC), {"by-id": {"address": address}}, "copied")
+
+
+def test_the_bus_takes_the_place_of_a_topic_between_two_parts() -> None:
+    assert copied(in_parts(TOPIC), {"by-id": {"address": "file:"}}, "copied") == [7]
 
 
 def test_what_is_given_on_the_command_has_to_be_an_output(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 from msgspec import structs
 
 from headrace.bus import Bus, Fence, StreamSpec
+from headrace.coordinator.bindings import with_placed_outputs
 from headrace.coordinator.bounded_runs import bounded_bus
 from headrace.coordinator.catalog import save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
@@ -290,7 +291,8 @@ class SavepointRestore:
         names = stream_names(saved, self.graph.name)
         fence = writers[0].fence
         remove_streams(names, self.context.bus, fence)
-        restore_streams(folder, saved, self.graph, self.context.bus, fence)
+        placed = with_placed_outputs(self.graph, self.context.settings)
+        restore_streams(folder, saved, placed, self.context.bus, fence)
         fault("savepoint.streams_made")
         try:
             return self._made(folder, saved, writers)
