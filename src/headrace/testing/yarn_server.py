@@ -76,7 +76,7 @@ class YarnServer(HdfsServer):
             "yarn.nodemanager.vmem-check-enabled": "false",
             "yarn.nodemanager.pmem-check-enabled": "false",
             "yarn.nodemanager.disk-health-checker.enable": "false",
-            "yarn.nodemanager.admin-env": f"{FAMILY}={self.name}",
+            "yarn.nodemanager.admin-env": f"{FAMILY}={self.name},HADOOP_CONF_DIR={folder}",
             "yarn.nodemanager.delete.debug-delay-sec": "3600",
             "yarn.scheduler.minimum-allocation-mb": "128",
             **({"yarn.nodemanager.aux-services": "mapreduce_shuffle"} if self._hadoop else {}),
