@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -473,6 +474,17 @@ def test_an_older_driver_that_comes_last_sends_nothing(
     with pytest.raises(NotOwnerError):
         first.append(0, numbers(3), producer=me, sequence=3, fence=old)
     assert held(second) == [1, 2]
+
+
+def test_a_range_that_brokers_do_not_show_yet_is_waited_for(streams: list[Stream]) -> None:
+    """Who sends knows the end first, and a part reads up to it."""
+    first, second = streams
+    with ThreadPoolExecutor(1) as pool:
+        with first.together():
+            first.append(0, numbers(1))
+            found = pool.submit(lambda: list(second.read(0, 0, 1)))
+            assert not wait([found], 1.0).done
+        assert [part.batch.column("n").to_pylist() for part in found.result(60)] == [[1]]
 
 
 def test_what_is_sent_together_is_visible_together(streams: list[Stream]) -> None:

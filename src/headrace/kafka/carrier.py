@@ -136,6 +136,13 @@ class FrameLog(TopicLog):
     def _offsets(self, what: Any) -> list[int]:
         return [found for found, _ in self._listed(range(self.spec.partitions), what)]
 
+    def _check_end(self, partition: int, end: int) -> None:
+        """Have a range waited for whose end brokers do not say yet.
+
+        Who sends knows it first: marks of a transaction are written behind the answer, and a new
+        leader may still look for how far it is.
+        """
+
     def messages(self, partition: int, start: int, end: int) -> Iterator[Any]:
         """Yield the messages of [start, end)."""
         with CLIENTS.reader(self._address, partition) as reader:
