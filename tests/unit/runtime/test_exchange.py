@@ -19,7 +19,7 @@ from headrace.records.frame import read_frame, read_header
 from headrace.records.keys import encode_key, group_range, key_group
 from headrace.runtime.chunk import Chunk, from_exchange
 from headrace.runtime.exchange import ExchangeWriter
-from headrace.runtime.exchange_file import ExchangeReader
+from headrace.runtime.exchange_file import ExchangeReader, Span
 
 FILES = Files(sync=False)
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
@@ -51,7 +51,8 @@ def read(
 ) -> list[tuple[Any, ...]]:
     reader = ExchangeReader(FILES, path, schema)
     found: list[tuple[Any, ...]] = []
-    parts = _received(reader, first, last, schema) if is_sent else reader.slices(first, last)
+    whole = path.read_bytes()
+    parts = _received(reader, whole, first, last, schema) if is_sent else reader.slices(first, last)
     for batch, sizes in parts:
         piece = from_exchange(batch, np.repeat(np.arange(first, last, dtype=np.uint16), sizes))
         assert piece.groups is not None
@@ -60,8 +61,14 @@ def read(
     return found
 
 
-def _received(reader: ExchangeReader, first: int, last: int, schema: pa.Schema) -> Any:
-    for data, sizes in reader.pieces(first, last, 100):
+def _received(
+    reader: ExchangeReader, whole: bytes, first: int, last: int, schema: pa.Schema
+) -> Any:
+    for piece, sizes in reader.pieces(first, last, 100):
+        if isinstance(piece, Span):
+            data = pa.py_buffer(whole[piece.position : piece.position + piece.size])
+        else:
+            data = pa.py_buffer(piece)
         yield read_frame(data, read_header(data, 0, "sent"), schema, "sent"), sizes
 
 
