@@ -143,7 +143,7 @@ def test_a_streaming_frame_goes_on_with_its_state_and_fails_with_the_job(
             results.writeStream.foreachBatch(take).trigger(availableNow=True)
             .option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         )  # fmt: skip
-        query.awaitTermination()
+        assert query.awaitTermination(120), query.status
 
     put("a", (1, 1), (2, 1), (1, 1))
     run()

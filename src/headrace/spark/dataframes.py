@@ -284,6 +284,8 @@ def _source_of(stream: str, home: str) -> type[DataSource]:
 ROWS = "rows"
 FOLDER = "stateful"
 START_S = 120.0
+ANSWER_S = 10.0
+"""So long an answer to a query may take when the job is stopped."""
 _BY_CLOCK, _WAITS = "Rate", "Waiting for data to arrive"
 POLL_S = 0.05
 
@@ -582,8 +584,9 @@ class _Running:
     def stop(self) -> None:
         """Stop the job after its epoch."""
         self.control.stop.set()
-        for thread in self._threads:
-            thread.join()
+        driving, answering = self._threads
+        driving.join()
+        answering.join(ANSWER_S)  # a query that Spark does not continue would keep it for ever
 
     def _run(self) -> None:
         def on_parts(parts: JobGroup) -> None:
