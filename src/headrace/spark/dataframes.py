@@ -586,7 +586,7 @@ class _Running:
         self.control.stop.set()
         driving, answering = self._threads
         driving.join()
-        answering.join(ANSWER_S)  # a query that Spark does not continue would keep it for ever
+        answering.join(ANSWER_S)  # Spark may never answer for a query that is stuck
 
     def _run(self) -> None:
         def on_parts(parts: JobGroup) -> None:
