@@ -8,7 +8,9 @@ file takes is in ``durations.json``, which this writes anew:
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +75,7 @@ def seconds() -> dict[str, float]:
     """Return how long each scope took when durations were written down."""
     taken: defaultdict[str, float] = defaultdict(float)
     for file, one in json.loads(DURATIONS.read_text()).items():
-        taken[scope_of(file)] += one
+        taken[scope_of(file)] += one if isinstance(one, float) else one[0]
     return taken
 
 
@@ -103,8 +105,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Note durations where they are asked for, in the process that hears of all tests."""
     target = config.getoption("durations_to")
-    if target is not None and not hasattr(config, "workerinput"):
+    if target is None:
+        return
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Stopwatch(target))
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(CpuMeter())
+
+
+class CpuMeter:
+    """Adds to the last report of each test what this process and those that it started spent."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+
+    def pytest_collection_finish(self) -> None:
+        """Begin here: what imports take is of no test."""
+        self._before = tree_cpu_s()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Iterator[pytest.TestReport]:
+        """Have the report tell it."""
+        report: pytest.TestReport = yield  # type: ignore[misc] # pluggy sends it
+        if call.when == "teardown":
+            now = tree_cpu_s()
+            report.cpu_s = round(max(0.0, now - self._before), 3)
+            self._before = now
+        return report
+
+
+def tree_cpu_s(root: str = "self") -> float:
+    """Return the CPU seconds of a process and of those that it started, also of those that ended.
+
+    What was started by a process that ended first is missing, as are servers that detach.
+    """
+    spent, left = 0, [root]
+    while left:
+        process = left.pop()
+        try:
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            for thread in os.listdir(f"/proc/{process}/task"):
+                left += Path(f"/proc/{process}/task/{thread}/children").read_text().split()
+        except OSError:  # it has just ended
+            continue
+        spent += sum(map(int, fields[11:15]))  # user, system, and both of children waited for
+    return spent / os.sysconf("SC_CLK_TCK")
 
 
 class Stopwatch:
@@ -112,16 +159,18 @@ class Stopwatch:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        self._taken: defaultdict[str, float] = defaultdict(float)
+        self._taken: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test's beginning, its middle or its end."""
-        self._taken[report.nodeid.partition("::")[0]] += report.duration
+        taken = self._taken[report.nodeid.partition("::")[0]]
+        taken[0] += report.duration
+        taken[1] += getattr(report, "cpu_s", 0.0)
 
     def pytest_sessionfinish(self) -> None:
         """Write it down, without files that are gone."""
         root = DURATIONS.parents[1]
         known = json.loads(self._target.read_text()) if self._target.exists() else {}
-        known |= {file: round(taken, 1) for file, taken in self._taken.items()}
+        known |= {file: [round(one, 1) for one in taken] for file, taken in self._taken.items()}
         there = {file: known[file] for file in sorted(known) if (root / file).exists()}
         self._target.write_text(json.dumps(there, indent=0) + "\n")
