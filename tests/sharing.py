@@ -1,8 +1,9 @@
 """How processes share tests out: a file at a time, those that take longest first.
 
-So the processes end together, and what the fixtures of a module make is made once. How long each
-file takes is in ``durations.json``, which this writes anew:
-``make test ARGS=--durations-to=tests/durations.json``.
+So the processes end together, and what the fixtures of a module make is made once. There is a
+process more than cores, since tests of servers mostly wait: whoever needs a file gets the longest
+one for which the others leave CPU. How long each file takes, and how much CPU in that time, is in
+``durations.json``, which this writes anew: ``make test ARGS=--durations-to=tests/durations.json``.
 """
 
 from __future__ import annotations
@@ -10,18 +11,38 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
 DURATIONS = Path(__file__).with_name("durations.json")
-NEW_S = 5.0
+CORES = len(os.sched_getaffinity(0))
+ROUNDING = 0.1
 CLUSTERS = "tests/spark/test_cluster"
 KAFKA = "tests/servers/test_kafka"
 """First of all: its client library has crashed processes that had run hundreds of tests before."""
+
+
+class Taken(NamedTuple):
+    """How long tests took, and the CPU seconds of their processes in that time."""
+
+    seconds: float
+    cpu_s: float
+
+    @property
+    def cores(self) -> float:
+        """How many cores they keep busy."""
+        return self.cpu_s / self.seconds if self.seconds else 0.0
+
+    def __add__(self, other: tuple[float, ...]) -> Taken:  # type: ignore[override]
+        return Taken(self.seconds + other[0], self.cpu_s + other[1])
+
+
+NEW = Taken(5.0, 5.0)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
@@ -31,8 +52,23 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
     enough for the hosts of one to be taken for frozen. Kafka and its registry are started once.
     """
 
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._known = known()
+
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Give a process what leaves the others their cores; it is the last of what it has."""
+        others = [
+            next(reversed(units))
+            for one, units in self.assigned_work.items()
+            if one is not node and units
+        ]
+        chosen = next_scope(self.workqueue, others, self._known, CORES)
+        self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
         """Let others run what a process that crashed left, but for the test that it crashed in.
@@ -71,12 +107,22 @@ def scope_of(nodeid: str) -> str:
     return CLUSTERS if nodeid.startswith((CLUSTERS, KAFKA)) else nodeid.partition("::")[0]
 
 
-def seconds() -> dict[str, float]:
-    """Return how long each scope took when durations were written down."""
-    taken: defaultdict[str, float] = defaultdict(float)
+def next_scope(
+    waiting: Collection[str], running: Collection[str], taken: Mapping[str, Taken], cores: int
+) -> str:
+    """Return the first of what waits that needs no more CPU than is left, or else the least."""
+    busy = {scope: taken.get(scope, NEW).cores for scope in (*waiting, *running)}
+    room = cores + ROUNDING - sum(busy[scope] for scope in running)
+    fitting = (scope for scope in waiting if busy[scope] <= room)
+    return next(fitting, min(waiting, key=busy.__getitem__))
+
+
+def known() -> dict[str, Taken]:
+    """Return what each scope took when durations were written down."""
+    taken: defaultdict[str, Taken] = defaultdict(lambda: Taken(0.0, 0.0))
     for file, one in json.loads(DURATIONS.read_text()).items():
-        taken[scope_of(file)] += one if isinstance(one, float) else one[0]
-    return taken
+        taken[scope_of(file)] += one
+    return dict(taken)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -87,11 +133,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files that take longest first, where several processes share them."""
     if hasattr(config, "workerinput"):
-        known = seconds()
+        taken = known()
         items.sort(
             key=lambda item: (
                 item.nodeid.startswith(KAFKA),
-                known.get(scope_of(item.nodeid), NEW_S),
+                taken.get(scope_of(item.nodeid), NEW).seconds,
             ),
             reverse=True,
         )
@@ -144,13 +190,13 @@ def tree_cpu_s(root: str = "self") -> float:
     spent, left = 0, [root]
     while left:
         process = left.pop()
-        try:
+        with suppress(OSError):  # it has just ended
             fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            spent += sum(map(int, fields[11:15]))  # user, system, both of children waited for
             for thread in os.listdir(f"/proc/{process}/task"):
-                left += Path(f"/proc/{process}/task/{thread}/children").read_text().split()
-        except OSError:  # it has just ended
-            continue
-        spent += sum(map(int, fields[11:15]))  # user, system, and both of children waited for
+                with suppress(OSError):
+                    children = Path(f"/proc/{process}/task/{thread}/children")
+                    left += children.read_text().split()
     return spent / os.sysconf("SC_CLK_TCK")
 
 
@@ -159,18 +205,19 @@ class Stopwatch:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        self._taken: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+        self._taken: defaultdict[str, Taken] = defaultdict(lambda: Taken(0.0, 0.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test's beginning, its middle or its end."""
-        taken = self._taken[report.nodeid.partition("::")[0]]
-        taken[0] += report.duration
-        taken[1] += getattr(report, "cpu_s", 0.0)
+        spent = getattr(report, "cpu_s", 0.0)
+        self._taken[report.nodeid.partition("::")[0]] += (report.duration, spent)
 
     def pytest_sessionfinish(self) -> None:
         """Write it down, without files that are gone."""
         root = DURATIONS.parents[1]
-        known = json.loads(self._target.read_text()) if self._target.exists() else {}
-        known |= {file: [round(one, 1) for one in taken] for file, taken in self._taken.items()}
-        there = {file: known[file] for file in sorted(known) if (root / file).exists()}
-        self._target.write_text(json.dumps(there, indent=0) + "\n")
+        held = json.loads(self._target.read_text()) if self._target.exists() else {}
+        held |= {file: [round(one, 1) for one in taken] for file, taken in self._taken.items()}
+        lines = (
+            f'"{file}": {json.dumps(held[file])}' for file in sorted(held) if (root / file).exists()
+        )
+        self._target.write_text("{\n" + ",\n".join(lines) + "\n}\n")
