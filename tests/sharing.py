@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,12 +172,12 @@ class CpuMeter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Iterator[pytest.TestReport]:
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Have the report tell it."""
-        report: pytest.TestReport = yield  # type: ignore[misc] # pluggy sends it
+        report = yield
         if call.when == "teardown":
             now = tree_cpu_s()
-            report.cpu_s = round(max(0.0, now - self._before), 3)
+            vars(report)["cpu_s"] = round(max(0.0, now - self._before), 3)
             self._before = now
         return report
 
