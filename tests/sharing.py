@@ -212,6 +212,14 @@ class Stopwatch:
         spent = getattr(report, "cpu_s", 0.0)
         self._taken[report.nodeid.partition("::")[0]] += (report.duration, spent)
 
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what each kind took, as the table of ``tests/README.md`` has it."""
+        kinds: defaultdict[str, Taken] = defaultdict(lambda: Taken(0.0, 0.0))
+        for file, taken in self._taken.items():
+            kinds[file.split("/")[1]] += taken
+        said = (f"{kind} {taken.seconds:.0f} ({taken.cpu_s:.0f})" for kind, taken in kinds.items())
+        terminalreporter.write_line(f"seconds (of CPU) by kind: {', '.join(sorted(said))}")
+
     def pytest_sessionfinish(self) -> None:
         """Write it down, without files that are gone."""
         root = DURATIONS.parents[1]

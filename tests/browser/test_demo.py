@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, expect
 from tests.browser.test_page import VIEWS
 from tests.support.browsing import App, Viewer
 from tests.support.processes import Started, until
+from tests.support.soak import more
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +32,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
         started.end()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", more(["light"], ["light", "dark"]))
 def test_the_dashboard_grows_and_each_view_shows_the_flights(
     demo: App, browser: Browser, theme: Literal["light", "dark"]
 ) -> None:
