@@ -68,6 +68,7 @@ test-matrix: setup
 
 # Hours: every schedule, the whole crash matrix, fifty times the examples; one test may take an hour.
 soak: SUITES := $(if $(filter command line,$(origin SUITES)),$(SUITES),tests/sim tests/model tests/contract tests/spark)
+soak: PROCESSES := 2
 soak: setup
 	@SOAK=all $(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder \
 		--timeout=3600 -o faulthandler_timeout=3600 $(SUITES) $(ARGS)
