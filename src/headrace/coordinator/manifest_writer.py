@@ -199,8 +199,8 @@ class FencedManifestWriter:
             NotOwnerError: a newer generation has begun meanwhile.
         """
         above = max(above, 0 if self._copier is None else self._copier.restore_from_copy())
-        above = max(above, self._bus.fenced(self._job))
         if self._group is None:
+            above = max(above, self._bus.fenced(self._job))
             self.generation = self._log.take_generation(holder_here(self.clock), above)
         else:
             self.generation = self._group.take(self._job, self._log, above)
