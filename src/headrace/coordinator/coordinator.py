@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 import msgspec
 
 from headrace.bus.bus import Bus, Stream
-from headrace.clock import Clock, SteadyClock
+from headrace.clock import Clock, SteadyClock, step_times
 from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
 from headrace.coordinator.commands import (
@@ -79,7 +80,7 @@ from headrace.coordinator.outputs import (
 from headrace.coordinator.placement import Slot, check_one_host
 from headrace.coordinator.rescale import commit_rescale
 from headrace.coordinator.watermarks import resting
-from headrace.errors import HeadraceError, NotOwnerError
+from headrace.errors import HeadraceError, InternalError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.plan.stages import JobPlan, with_task_counts
@@ -166,6 +167,8 @@ class Coordinator:
         Raises:
             InternalError: ``start`` was not called.
         """
+        if not self._writer.has_begun:
+            raise InternalError("the coordinator was not started", job=self._plan.job)
         return self._writer.state
 
     @property
@@ -431,7 +434,7 @@ class Coordinator:
 
     def input_streams(self) -> dict[str, str]:
         """Return the stream of each input operator, and of what comes from another part."""
-        return {binding.operator: binding.stream for binding in self._plan.reads}
+        return self._plan.stream_of
 
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each input stream."""
@@ -477,12 +480,12 @@ class Coordinator:
         return None if done is None else self._summed_up(done)
 
     def _summed_up(self, done: ExecutedEpoch) -> EpochSummary:
-        run, timings, state = done.run, done.timings, self._writer.state
+        run, timings, state = done.run, step_times(done.marks), self._writer.state
         self.members.committed(run.context, state)
         self.event_log.ran(run.observed.slots, state)
         self.host_commands.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
-        timings["total"] = round((self._clock.monotonic() - done.began) * 1000, 2)
+        timings["total"] = round((self._clock.monotonic() - done.marks[0][1]) * 1000, 2)
         lag = rows_behind(self._plan, state, run.ends)
         copy = None if self._copier is None else self._copier.lag()
         size = self._sizes.total(state.tasks)
@@ -519,11 +522,11 @@ class Coordinator:
         jumps = [] if is_plain else jumps_past_expired(self._plan, state, streams, ends)
         added = positions_after(jumps, state, added) if jumps else added
         state = with_positions(state, added)
-        is_full = sum([task.waiting for task in state.tasks.values()]) > self._limits.max_waiting
+        is_full = sum(map(attrgetter("waiting"), state.tasks.values())) > self._limits.max_waiting
         order = self._limits.order
         ranges = [] if is_full else plan_ranges(self._plan, state, ends, self._max_rows, order)
         if ranges:
-            check_retained(ranges, {one.operator: streams[one.stream] for one in self._plan.reads})
+            check_retained(self._plan, ranges, streams)
         ended = not ranges and has_read_all(self._plan, state)
         due = next_wall_deadline(state)
         is_due = ranges or jumps or ended or force or (due is not None and due <= now)
@@ -538,7 +541,7 @@ class Coordinator:
             state,
             self._slots,
             ranges,
-            self.generation,
+            self._writer.generation,
             self.plan_digest,
             max(now, state.time_ms),
             ended=ended,

@@ -29,6 +29,7 @@ from headrace.coordinator.job_storage import STORAGES, DriverLock, job_storages
 from headrace.coordinator.manifest import JobState, TaskState
 from headrace.coordinator.plan_files import load_plan
 from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError
+from headrace.fencing import DirectoryLock, StoreHeldError
 from headrace.files import TRASH, Files, sole_user
 from headrace.records.keys import group_range
 from headrace.remote import DEFAULT_CACHE_BYTES as DEFAULT_CACHED
@@ -43,7 +44,7 @@ from headrace.runtime.sink_shares import ShareSender
 from headrace.runtime.slot_host import BroadcastTables, SlotHost
 from headrace.runtime.standbys import SHARE, StandbyStores
 from headrace.sources.bounded_bus import saved_inputs
-from headrace.state.backend import ChainStep, DirectoryLock, Position, SegmentChain, StoreHeldError
+from headrace.state.backend import ChainStep, Position, SegmentChain
 from headrace.state.object_store import DEFAULT_CACHE_BYTES
 from headrace.state.rocksdb import DEFAULT_SETTINGS, RocksDBBackend, RocksDBSettings
 from headrace.state.task_state import BACKENDS, BackendFactory, TaskStateCache
