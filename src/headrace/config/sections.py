@@ -87,9 +87,9 @@ EPOCH_PROMISE = (
     "because epochs commit to job_dir"
 )
 BACKUP_PROMISE = (
-    "exactly once while this host's disk lives, because epochs commit to it; if it is lost, state "
-    "goes back to the last copy in job_dir, made every {every} while job_dir answers, the input is "
-    "read again from there, and later outputs appear again: at least once"
+    "exactly once while the disk of the driver's host lives, because epochs commit to it; if it is "
+    "lost, state goes back to the last copy in job_dir, made every {every} while job_dir answers, "
+    "the input is read again from there, and later outputs appear again: at least once"
 )
 
 

@@ -235,8 +235,8 @@ class StateSettings(Section):
     durability: str = setting(
         "epoch",
         read=_durability,
-        description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with "
-        "a copy in job_dir every 30 s",
+        description="epoch: epochs commit to job_dir; backup(30s): to the disk of the driver's "
+        "host, with a copy in job_dir every 30 s",
     )
     recovery_timeout_s: float = setting(
         300.0, above=0, description="time without progress after which the recovery of a task fails"
@@ -448,12 +448,6 @@ class Settings(Section):
         Raises:
             InvalidInputError: two settings do not go together.
         """
-        if self.storage.address and Durability.parse(self.state.durability).is_backup:
-            raise InvalidInputError(
-                f"state.durability is {self.state.durability}, and storage.address is "
-                f"{self.storage.address}: copies are made to a folder of a file system; use "
-                "state.durability=epoch, which commits each epoch to the storage"
-            )
         own, other = self.storage.address, self.bus.address
         if own and other and f"{own}/".startswith(f"{other}/"):
             raise InvalidInputError(
