@@ -297,6 +297,12 @@ class WarehouseSettings(Section):
         description="folder of all tables, which the drivers' hosts can reach; none: "
         "warehouse, below home",
     )
+    address: str = setting(
+        "",
+        read=storage_address,
+        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, for all "
+        "tables; empty: the folder",
+    )
     file_bytes: int = setting(
         128 * MIB,
         least=1024,

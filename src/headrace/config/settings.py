@@ -465,12 +465,33 @@ class Settings(Section):
                 f"storage.address is {own}, and bus.offload_address is {far}; give each a prefix "
                 "of its own, such as .../jobs and .../streams"
             )
+        self._check_warehouse()
         bound_caches(self.storage.cache_bytes)
         for name in ("remote", "spark", "alerts", "tracing"):
             redaction.remember_setting(name, {**vars(getattr(self, name)), "rules": ()})
         for one in self.inputs.values():
             if one.dataframe is not None:
                 redaction.remember_setting("", vars(one.dataframe))
+
+    def _check_warehouse(self) -> None:
+        tables = self.warehouse.address
+        if tables and self.warehouse.dir is not None:
+            raise InvalidInputError(
+                f"warehouse.address is {tables}, and warehouse.dir is {self.warehouse.dir}; set "
+                "one of the two"
+            )
+        others = {
+            "storage.address": self.storage.address,
+            "bus.address": self.bus.address,
+            "bus.offload_address": self.bus.offload_address,
+        }
+        for name, other in others.items():
+            ways = (f"{tables}/", f"{other}/")
+            if tables and other and (ways[0].startswith(ways[1]) or ways[1].startswith(ways[0])):
+                raise InvalidInputError(
+                    f"warehouse.address is {tables}, and {name} is {other}; give each a prefix of "
+                    "its own, such as .../warehouse and .../jobs"
+                )
 
     @property
     def bus_dir(self) -> Path:
@@ -493,7 +514,9 @@ class Settings(Section):
 
     @property
     def warehouse_dir(self) -> Path:
-        """Tables that jobs write by day."""
+        """Tables that jobs write by day: a folder, or what stands for an address on this host."""
+        if self.warehouse.address:
+            return local_path(Address.read(self.warehouse.address), self.state_dir)
         return self.warehouse.dir or self.home / "warehouse"
 
     @property
