@@ -30,14 +30,15 @@ from headrace.coordinator.manifest import JobState, base_manifest, encode_manife
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError, UnavailableError
 from headrace.faults import fault
-from headrace.fencing import FencedFiles
+from headrace.fencing_objects import fenced_files
 from headrace.files import TRASH, Files
+from headrace.remote import address_of
 
 MARK = "copy-id"
 
 
 class Backup:
-    """A job's storage on the host's own disk, and its copy.
+    """A job's storage on the host's own disk, and its copy in a folder or an object storage.
 
     Args:
         local: the storage, where epochs commit.
@@ -61,7 +62,7 @@ class Backup:
     ) -> None:
         self.local, self.remote, self.job, self.host_id = local, remote, job, host_id
         self._files, self._clock = files, clock
-        self._fenced = FencedFiles(files, remote)
+        self._fenced = fenced_files(files, remote)
         renew_s = lease_s / RENEWALS
         self.lease = LeaderLease(remote, job, host_id, self._fenced, clock, renew_s, lease_s)
 
@@ -74,11 +75,11 @@ class Backup:
             UnavailableError: it is not.
             OSError: it does not answer.
         """
-        mine, there = _read(self.local / MARK), _read(self.remote / MARK)
+        mine, there = self._mark(self.local), self._mark(self.remote)
         if mine is not None and mine != there:
             found = "no mark" if there is None else "the mark of another copy"
             raise UnavailableError(
-                f"{self.remote} holds {found}, so it is not where the copies of job {self.job!r} "
+                f"{self.where} holds {found}, so it is not where the copies of job {self.job!r} "
                 f"went; mount the right one, or remove {self.local / MARK} to begin a new copy",
                 job=self.job,
             )
@@ -90,6 +91,12 @@ class Backup:
         if mine is None:
             self._files.make_folder(self.local, 0o700)
             self._files.publish(self.local / MARK, there)
+
+    def _mark(self, folder: Path) -> bytes | None:
+        try:
+            return self._files.read(folder / MARK)
+        except FileNotFoundError:
+            return None
 
     def copy(self, state: JobState, beat: Callable[[int], None]) -> int:
         """Bring a committed epoch over; returns the bytes that were copied.
@@ -206,6 +213,16 @@ class Backup:
         JobStorage(self.local, self._files).create()
 
     @property
+    def where(self) -> str:
+        """The folder or the address of the copy, for people."""
+        return address_of(self.remote)
+
+    @property
+    def exists(self) -> bool:
+        """Say whether there is anything where the copy goes."""
+        return self._files.exists(self.remote)
+
+    @property
     def has_local(self) -> bool:
         """Say whether the storage holds a committed epoch."""
         return bool(self._files.names(self.local / "manifests"))
@@ -224,13 +241,6 @@ def _as_copy(state: JobState) -> bytes:
     copy = msgspec.structs.replace(state, copy_of=state.digest, kept_from=state.epoch)
     data, _ = encode_manifest(base_manifest(copy, previous=""))
     return data
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 REACHABLE_S = 10.0
@@ -331,7 +341,7 @@ class BackupCopier:
         except (OSError, UnavailableError) as error:
             if not backup.has_local:
                 raise UnavailableError(
-                    f"job {backup.job!r} has no storage on this host, and {backup.remote}, where "
+                    f"job {backup.job!r} has no storage on this host, and {backup.where}, where "
                     f"its copy is, cannot be used: {_reason(error)}; run again when it can",
                     job=backup.job,
                 ) from error
@@ -343,7 +353,7 @@ class BackupCopier:
 
     def _look(self) -> tuple[int, bool]:
         backup = self._backup
-        if backup.remote.exists() and not self.takes_over:
+        if backup.exists and not self.takes_over:
             backup.lease.refuse_others()
         backup.attach()
         newest, is_mine = backup.lease.newest()
@@ -386,13 +396,13 @@ class BackupCopier:
         found = _TimedCall(ask)
         while not found.over.wait(WAKE_S / 10):
             if self._clock.monotonic() - self._moved > self._stuck_s:
-                remote = self._backup.remote
+                remote = self._backup.where
                 raise RecoveryStalledError(
                     f"the copy of job {self._backup.job!r} in {remote} has given no byte for "
                     f"{self._stuck_s:.0f} s; check whether its disk answers, then run again, or "
                     "raise state.recovery_timeout_s",
                     job=self._backup.job,
-                    file=str(remote),
+                    file=remote,
                 )
         return found.answer()
 
@@ -417,7 +427,7 @@ class BackupCopier:
                 job=self._backup.job,
             )
             error.also = (
-                f"that was while {self._backup.remote} did not answer; the next start here "
+                f"that was while {self._backup.where} did not answer; the next start here "
                 "continues from the other's copy, if there is one by then"
             )
             raise error
@@ -515,7 +525,7 @@ class BackupCopier:
         status = self.status
         if status.failures:
             self.notify(
-                f"{self._backup.remote} is back after {status.failures} failed tries; the copy is "
+                f"{self._backup.where} is back after {status.failures} failed tries; the copy is "
                 f"of epoch {status.epoch}"
             )
         self.status = replace(status, failures=0, problem="")
@@ -524,7 +534,7 @@ class BackupCopier:
         status, problem = self.status, _reason(error)
         if not status.failures:
             self.notify(
-                f"no copy in {self._backup.remote}: {problem}; the job continues, and the loss of "
+                f"no copy in {self._backup.where}: {problem}; the job continues, and the loss of "
                 f"this host would step back to epoch {max(status.epoch, 0)}"
             )
         self.status = replace(status, failures=status.failures + 1, problem=problem)
@@ -621,6 +631,6 @@ def call_with_timeout(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, HeadraceError):
         return f"{error.strerror or type(error).__name__} ({error.filename or 'job_dir'})"
     return error.message if isinstance(error, HeadraceError) else str(error)

@@ -77,7 +77,7 @@ from headrace.coordinator.outputs import (
     sent_ends,
     trim_internal_streams,
 )
-from headrace.coordinator.placement import Slot, check_one_host
+from headrace.coordinator.placement import Slot
 from headrace.coordinator.rescale import commit_rescale
 from headrace.coordinator.watermarks import resting
 from headrace.errors import HeadraceError, InternalError, NotOwnerError
@@ -129,7 +129,7 @@ class Coordinator:
         self._bus, self._storage, self._copier = bus, storage, copier
         self._writer = FencedManifestWriter(plan.job, log, bus, clock, copier, group)
         self._runner, self._clock = runner, clock
-        self._is_remote = is_remote(storage.root)
+        self._stays_on_hosts = copier is not None or is_remote(storage.root)
         self._limits = limits or EpochLimits()
         self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self.receivers = SinkCommitter(plan, storage, clock)
@@ -280,17 +280,13 @@ class Coordinator:
         self.publish()
 
     def locate_slots(self, error: MisplacedError | None = None) -> None:
-        """Ask where the slots are; all on this host where the job's storage is its own disk.
+        """Ask where the slots are.
 
         Args:
             error: why they are asked, if a slot was misplaced.
         """
         reason, waited_s = (error.message, error.waited_s) if error else ("", 0.0)
-        slots = self.members.find(self.state, reason, waited_s)
-        if self._copier is not None:
-            name, durability = self._plan.graph.name, self._limits.durability
-            check_one_host(slots, self._copier.host_id, name, durability)
-        self._slots = slots
+        self._slots = self.members.find(self.state, reason, waited_s)
 
     def _describe(self) -> None:
         """Say what the stores hold, for commands that look at them without the job's code."""
@@ -557,7 +553,7 @@ class Coordinator:
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
             context=self.members.placement_context(state),
-            token=secrets.token_hex(16) if self._is_remote else "",
+            token=secrets.token_hex(16) if self._stays_on_hosts else "",
         )
         for jump in jumps:
             self.notify(jump.text)
