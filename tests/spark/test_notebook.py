@@ -15,7 +15,6 @@ pytestmark = pytest.mark.spark
 BOOK = ROOT / "examples" / "notebooks" / "spark_session.ipynb"
 
 
-@pytest.mark.soak
 def test_a_notebook_queries_the_result_of_a_job_that_runs_in_its_session(tmp_path: Path) -> None:
     """Its cells wait for what the job made of the sales, and would raise without it."""
     kept = {name: text for name, text in os.environ.items() if not name.startswith("HEADRACE_")}
