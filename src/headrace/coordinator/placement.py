@@ -17,7 +17,6 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from headrace.config import PlacementSettings
-from headrace.errors import InvalidInputError
 
 
 class TaskMove(NamedTuple):
@@ -451,26 +450,3 @@ def _in_runs(
             placed[number] = list(mine[at:end])
         at = end
     return placed
-
-
-def check_one_host(slots: Sequence[Slot], host: str, job: str, durability: str) -> None:
-    """Refuse slots of other hosts to a job whose storage is on the disk of one.
-
-    Args:
-        slots: all that answer.
-        host: identity of the one with the storage.
-        job: its name.
-        durability: as it is set.
-
-    Raises:
-        InvalidInputError: some are elsewhere.
-    """
-    hosts = {slot.host for slot in slots}
-    if hosts != {host}:
-        raise InvalidInputError(
-            f"state.durability is {durability}, which keeps the job's storage on the disk of the "
-            f"driver's host, but its slots are on {len(hosts)} hosts or with another state.dir; "
-            "use state.durability=epoch with storage.address, a bucket that all hosts write to, or "
-            "with a job_dir that all reach; or a master whose slots are all here, such as local[2]",
-            job=job,
-        )

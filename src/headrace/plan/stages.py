@@ -364,6 +364,11 @@ class JobPlan:
         return tuple(binding for stage in self.stages for binding in stage.reads)
 
     @cached_property
+    def own_inputs(self) -> frozenset[str]:
+        """The operators that read inputs of the job, and not what another part sends."""
+        return frozenset(binding.operator for stage in self.stages for binding in stage.inputs)
+
+    @cached_property
     def streams(self) -> tuple[str, ...]:
         """The names of all streams that it reads: by offset, and for broadcast stores."""
         tables = [table.stream for table in self.tables if table.stream is not None]

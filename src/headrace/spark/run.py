@@ -13,6 +13,7 @@ from headrace.bus import Bus, BusOptions, open_bus
 from headrace.clock import Clock
 from headrace.config import Durability, Settings
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.dataframe_inputs import with_dataframes
 from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import JobControl, RetryPolicy, run_epochs
 from headrace.coordinator.epoch_clock import driver_clock
@@ -27,7 +28,6 @@ from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
-from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
 from headrace.spark.progress_query import progress_shown
 from headrace.spark.runner import SparkRunner

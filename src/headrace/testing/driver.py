@@ -28,7 +28,7 @@ from headrace.config import (
 from headrace.config.inputs import read_inputs
 from headrace.config.outputs import read_outputs
 from headrace.coordinator.backup import BackupCopier, BackupStatus
-from headrace.coordinator.bounded_runs import bounded_bus, share_bounded_inputs
+from headrace.coordinator.bounded_runs import bounded_bus
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment, deploy
 from headrace.coordinator.epoch import MisplacedError
@@ -51,7 +51,7 @@ from headrace.runtime.exchange_network import NetworkAddress
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.runtime.slot import run_slot
 from headrace.runtime.slot_host import SlotHost, release_all
-from headrace.sources.bounded_bus import saved_inputs, underlying_bus
+from headrace.sources.bounded_bus import saved_inputs, share_sources, underlying_bus
 from headrace.testing.committed_view import CommittedView
 from headrace.testing.replay import Replay
 from headrace.testing.script import DriverCrash, Item, ManualClock, SlotCrash, call_at, play
@@ -355,8 +355,9 @@ class TestDriver(CommittedView, Closeable):
             self.bus = bounded_bus(graph, self._context)
         deployed = self._deployed(graph)
         storages = (one.storage.root for one in deployed)
-        share_bounded_inputs(self._context, storages)
-        self.copier = deployed[0].copier
+        share_sources(self.bus, storages, self._files)
+        copiers = [hook for hook in deployed[0].hooks if isinstance(hook, BackupCopier)]
+        self.copier = copiers[0] if copiers else None
         self._disconnect()
         started, context = [], replace(self._context, clock=self._steady)
         try:
