@@ -32,9 +32,9 @@ from headrace.control.job_handle import RunningHandle, stopped_job
 from headrace.coordinator.bounded_runs import begin_bounded_run, conclude_bounded_run
 from headrace.coordinator.commands import Rescale
 from headrace.coordinator.commit_log import newest_base as _newest_base
-from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.inputs import create_outputs
 from headrace.coordinator.inspection.job_reader import JobReader, part_readers
+from headrace.coordinator.internal_streams import create_internal_streams
 from headrace.coordinator.job_storage import DriverLock, JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.operations.compare import compare_streams, part_count
@@ -226,7 +226,7 @@ def _set_back(
     bus: Bus | None = None,
 ) -> JobState:
     parts, context = {reader.root: reader for reader in readers(driver)}, context_of(driver, bus)
-    return reset_parts(context, parts, choose, open_copier(context) if len(parts) == 1 else None)
+    return reset_parts(context, parts, choose)
 
 
 def reset(
@@ -280,7 +280,6 @@ def rewind(driver: TestDriver, epoch: int) -> JobState:
         context,
         reader.root,
         lambda state: state_at_epoch(state, target, driver.clock.new_id()),
-        open_copier(context),
     )
 
 
@@ -308,6 +307,7 @@ def storages(driver: TestDriver) -> list[Path]:
 
 def make_streams(part: Any, bus: Bus | None = None) -> None:
     """Make the output and internal streams of a part, as its driver does when it begins."""
+    create_internal_streams(part._plan, bus or part.bus)
     create_outputs(part._plan, bus or part.bus)
 
 

@@ -15,11 +15,11 @@ from tests.support.changes import context_of
 
 from headrace.control import client
 from headrace.coordinator import coordinator, epoch, epoch_placement
-from headrace.coordinator.deployment import open_copier
+from headrace.coordinator.backup import open_copier
 from headrace.coordinator.host_state import Standby
 from headrace.coordinator.inspection import job_reader
 from headrace.coordinator.leader_lease import LeaderLease
-from headrace.coordinator.outputs import publish_internal_streams
+from headrace.coordinator.outputs import publish_outputs
 from headrace.errors import UnavailableError
 from headrace.files import Bytes, DiskFullError, Files
 from headrace.state.rocksdb import RocksDBBackend
@@ -144,9 +144,9 @@ def refuse_publishing_once(patch: pytest.MonkeyPatch) -> list[Any]:
         if not refused:
             refused.append(args)
             raise UnavailableError("the disk is full")
-        return publish_internal_streams(*args)
+        return publish_outputs(*args)
 
-    patch.setattr(coordinator, "publish_internal_streams", refuse_once)
+    patch.setattr(coordinator, "publish_outputs", refuse_once)
     return refused
 
 
@@ -204,7 +204,7 @@ def wait_at_the_start(driver: TestDriver) -> Any:
     """Hold the lease of a driver that has no epoch to copy yet; returns what renews it."""
     copier = open_copier(context_of(driver))
     assert copier is not None
-    copier.begin(copier.restore_from_copy() + 1)
+    copier.begin(copier.before_generation() + 1)
     return copier._renew
 
 

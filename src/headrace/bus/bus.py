@@ -44,6 +44,8 @@ class Stream(ReadableLog):
     created: StreamSpec
     address: str = ""
     """Of the log elsewhere that has the rows; empty: the bus has them, or what stands for it."""
+    said: str = ""
+    """What stands for it, in words; empty: it is itself."""
 
     @abstractmethod
     def append(
@@ -308,6 +310,29 @@ class Stream(ReadableLog):
     @abstractmethod
     def _next_turn(self) -> int:
         """Return a number that rises by one with each call."""
+
+
+class UncompactedStream(Stream):
+    """A stream whose rows are elsewhere and never compacted, so that nobody has to hold them."""
+
+    def compacted(self) -> list[int]:
+        """Return that nothing is compacted."""
+        return self.begins()
+
+    def stored(self) -> list[Stored]:
+        """Return how many offsets each partition has; their bytes are of the place of the rows."""
+        pairs = zip(self.begins(), self.ends(), strict=True)
+        return [Stored(end - begin, 0) for begin, end in pairs]
+
+    def hold(self, reader: str, offsets: Sequence[int], *, fence: Fence | None = None) -> None:
+        """Do nothing: nothing is compacted."""
+
+    def release(self, reader: str, *, fence: Fence | None = None) -> None:
+        """Do nothing."""
+
+    def holds(self) -> dict[str, tuple[int, ...]]:
+        """Return that nobody holds anything."""
+        return {}
 
 
 class Bus(Closeable):

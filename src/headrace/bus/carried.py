@@ -7,25 +7,23 @@ partition has fewer offsets than rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from headrace.bus.bus import Stream
+from headrace.bus.bus import UncompactedStream
 from headrace.bus.log import BusContext
 from headrace.bus.log_stream import LogStream
-from headrace.bus.readable import AppendStamp, carrier_of
+from headrace.bus.readable import AppendStamp, CarrierLog, DelegatedLog, carrier_of
 from headrace.bus.spec import (
     Appended,
     AppendedUpTo,
     Compacted,
     Fence,
-    OffsetBatch,
     Producer,
-    Stored,
     StreamSpec,
 )
 from headrace.bus.stream_stores import StreamSettings
@@ -50,7 +48,7 @@ def small_batches(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     yield from small_batches(rows.slice(half))
 
 
-class CarriedStream(Stream):
+class CarriedStream(DelegatedLog, UncompactedStream):
     """A stream of the bus whose rows are in a log elsewhere.
 
     Args:
@@ -58,6 +56,8 @@ class CarriedStream(Stream):
         address: of the log.
         parts: of the bus.
     """
+
+    _log: CarrierLog
 
     def __init__(self, kept: LogStream, address: str, parts: BusContext) -> None:
         self.kept, self.address, self._parts = kept, address, parts
@@ -178,32 +178,9 @@ class CarriedStream(Stream):
             return self.begins()[partition]
         return self._log.trim(partition, before_offset)
 
-    def begins(self) -> list[int]:
-        """Return the first readable offset of each partition."""
-        return self._log.begins()
-
-    def ends(self) -> list[int]:
-        """Return the next offset of each partition."""
-        return self._log.ends()
-
     def as_of(self, producer: Producer, sequence: int) -> list[AppendedUpTo]:
         """Return the end of each partition as of a sequence of a producer."""
         return self._log.up_to(producer.digest().hex(), sequence)
-
-    def read(
-        self,
-        partition: int,
-        start: int,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        max_rows: int | None = None,
-        max_bytes: int | None = None,
-    ) -> Iterator[OffsetBatch]:
-        """Yield the rows of [start, stop), several of which can have one offset."""
-        return self._log.read(
-            partition, start, stop, columns=columns, max_rows=max_rows, max_bytes=max_bytes
-        )
 
     def offset_at(self, partition: int, time_ms: int) -> int:
         """Refuse: it has no event time."""
@@ -214,39 +191,6 @@ class CarriedStream(Stream):
         """Return that there is none."""
         del partition
         return None
-
-    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
-        """Return the ends as soon as one of them is beyond the given one, or at the timeout."""
-        return self._log.wait(ends, timeout_s)
-
-    def wait_unless(
-        self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
-    ) -> list[int]:
-        """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
-        return self._log.wait_unless(ends, timeout_s, is_over)
-
-    def wake(self) -> None:
-        """Let all calls of ``wait_unless`` check ``is_over`` again."""
-        self._log.wake()
-
-    def stored(self) -> list[Stored]:
-        """Return how many frames each partition has; their bytes are the log's matter."""
-        pairs = zip(self.begins(), self.ends(), strict=True)
-        return [Stored(end - begin, 0) for begin, end in pairs]
-
-    def compacted(self) -> list[int]:
-        """Return that nothing is compacted."""
-        return self.begins()
-
-    def hold(self, reader: str, offsets: Sequence[int], *, fence: Fence | None = None) -> None:
-        """Do nothing: nothing is compacted."""
-
-    def release(self, reader: str, *, fence: Fence | None = None) -> None:
-        """Do nothing."""
-
-    def holds(self) -> dict[str, tuple[int, ...]]:
-        """Return that nobody holds anything."""
-        return {}
 
     def close(self) -> None:
         """Release the log's clients."""

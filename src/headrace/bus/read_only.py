@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-from headrace.bus.bus import Stream
-from headrace.bus.readable import ExternalLog
-from headrace.bus.spec import Appended, Compacted, Fence, OffsetBatch, Producer, Stored, StreamSpec
+from headrace.bus.bus import Stream, UncompactedStream
+from headrace.bus.readable import DelegatedLog, ExternalLog
+from headrace.bus.spec import Appended, Compacted, Fence, Producer, StreamSpec
 from headrace.bus.stream_stores import StreamSettings
 from headrace.errors import InvalidInputError
 
@@ -23,7 +23,7 @@ class BoundedStreamSettings(StreamSettings):
         return [0, created]
 
 
-class ReadOnlyStream(Stream):
+class ReadOnlyStream(UncompactedStream):
     """What readers of a bounded input need; the rest is refused.
 
     It has no identity: what a run reads is held in its listing.
@@ -71,29 +71,10 @@ class ReadOnlyStream(Stream):
         del partition
         return None
 
-    def stored(self) -> list[Stored]:
-        """Return how many rows each partition has."""
-        pairs = zip(self.begins(), self.ends(), strict=True)
-        return [Stored(end - begin, 0) for begin, end in pairs]
-
     def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
         """Return the ends, which never change."""
         del ends, timeout_s
         return self.ends()
-
-    def hold(self, reader: str, offsets: Sequence[int], *, fence: Fence | None = None) -> None:
-        """Do nothing: nothing goes."""
-
-    def release(self, reader: str, *, fence: Fence | None = None) -> None:
-        """Do nothing."""
-
-    def holds(self) -> dict[str, tuple[int, ...]]:
-        """Return that nobody holds anything."""
-        return {}
-
-    def compacted(self) -> list[int]:
-        """Return that nothing is compacted."""
-        return self.begins()
 
     def append(
         self,
@@ -151,7 +132,7 @@ class ReadOnlyStream(Stream):
         self._refuse()
 
 
-class ExternalStream(ReadOnlyStream):
+class ExternalStream(DelegatedLog, ReadOnlyStream):
     """A log that is not of the bus, as the stream that it stands for; others append to it.
 
     Args:
@@ -159,9 +140,11 @@ class ExternalStream(ReadOnlyStream):
         said: what it is, in words.
     """
 
+    _log: ExternalLog
+
     def __init__(self, log: ExternalLog, said: str) -> None:
         self._log = log
-        super().__init__(log.spec, said)
+        ReadOnlyStream.__init__(self, log.spec, said)
         self.expired = log.expired
 
     @property
@@ -181,51 +164,6 @@ class ExternalStream(ReadOnlyStream):
     def refusing(self, take: Callable[[int, bytes, InvalidInputError], None]) -> ExternalStream:
         """Return the same stream, whose rows that cannot be read go to a function."""
         return ExternalStream(self._log.refusing(take), self.said)
-
-    def begins(self) -> list[int]:
-        """Return the first readable offset of each partition."""
-        return self._log.begins()
-
-    def ends(self) -> list[int]:
-        """Return the next offset of each partition."""
-        return self._log.ends()
-
-    def offset_at(self, partition: int, time_ms: int) -> int:
-        """Return the offset to start from to read all rows from a time on."""
-        return self._log.offset_at(partition, time_ms)
-
-    def time_range(self, partition: int) -> tuple[int, int] | None:
-        """Return the lowest and highest event time, if the log knows."""
-        return self._log.time_range(partition)
-
-    def read(
-        self,
-        partition: int,
-        start: int,
-        stop: int | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        max_rows: int | None = None,
-        max_bytes: int | None = None,
-    ) -> Iterator[OffsetBatch]:
-        """Yield the rows of [start, stop); see ``Stream.read``."""
-        return self._log.read(
-            partition, start, stop, columns=columns, max_rows=max_rows, max_bytes=max_bytes
-        )
-
-    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
-        """Return the ends as soon as one of them is beyond the given one, or at the timeout."""
-        return self._log.wait(ends, timeout_s)
-
-    def wait_unless(
-        self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
-    ) -> list[int]:
-        """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
-        return self._log.wait_unless(ends, timeout_s, is_over)
-
-    def wake(self) -> None:
-        """Let all calls of ``wait_unless`` check ``is_over`` again."""
-        self._log.wake()
 
     def note(self, reader: str, offsets: Sequence[int]) -> None:
         """Show how far a reader is, where the log's own tools look."""

@@ -148,6 +148,57 @@ class ReadableLog(ABC):
             self.wait(known, FOLLOW_CHECK_S)
 
 
+class DelegatedLog(ReadableLog):
+    """A log that is read as another one is: ``_log``, which a subclass sets."""
+
+    _log: ReadableLog
+
+    def begins(self) -> list[int]:
+        """Return the first readable offset of each partition."""
+        return self._log.begins()
+
+    def ends(self) -> list[int]:
+        """Return the next offset of each partition."""
+        return self._log.ends()
+
+    def read(
+        self,
+        partition: int,
+        start: int,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_rows: int | None = None,
+        max_bytes: int | None = None,
+    ) -> Iterator[OffsetBatch]:
+        """Yield the rows of [start, stop) in order."""
+        return self._log.read(
+            partition, start, stop, columns=columns, max_rows=max_rows, max_bytes=max_bytes
+        )
+
+    def offset_at(self, partition: int, time_ms: int) -> int:
+        """Return the offset to start from to read all rows from a time on."""
+        return self._log.offset_at(partition, time_ms)
+
+    def time_range(self, partition: int) -> tuple[int, int] | None:
+        """Return the lowest and highest event time, if the log knows."""
+        return self._log.time_range(partition)
+
+    def wait(self, ends: Sequence[int], timeout_s: float) -> list[int]:
+        """Return the ends as soon as one of them is beyond the given one, or at the timeout."""
+        return self._log.wait(ends, timeout_s)
+
+    def wait_unless(
+        self, ends: Sequence[int], timeout_s: float, is_over: Callable[[], bool]
+    ) -> list[int]:
+        """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
+        return self._log.wait_unless(ends, timeout_s, is_over)
+
+    def wake(self) -> None:
+        """Let all calls of ``wait_unless`` check ``is_over`` again."""
+        self._log.wake()
+
+
 class ExternalLog(ReadableLog):
     """A log outside the bus: rows can be unreadable, and its tools see how far it is read."""
 

@@ -240,8 +240,8 @@ class _Draining:
 
         lock = DriverLock(next(iter(states)), job, self._clock)
         with lock, open_home_bus(self._settings) as bus:
-            context = JobContext(self._settings, job, bus, Files(), self._clock)
-            return stopped_job(context, states, show_notice).drain(command, 0)
+            context = JobContext(self._settings, job, bus, Files(), self._clock, show_notice)
+            return stopped_job(context, states).drain(command, 0)
 
     def await_empty(self, asked: list[_DrainRequest], wait_s: float, *, quiet: bool) -> None:
         """Wait until no job has anything on the host, and show how far it is when that changes."""

@@ -315,11 +315,12 @@ def explain(
     """
     from headrace.cli.job_loader import load_job
     from headrace.config import Durability
+    from headrace.coordinator.dataframe_inputs import with_dataframes
     from headrace.coordinator.deployment import make_plan
     from headrace.plan.explain import explain as notify
     from headrace.plan.explain import mermaid as draw
     from headrace.plan.explain import plan_object
-    from headrace.sources.bounded_bus import preview_inputs, with_dataframes
+    from headrace.sources.bounded_bus import preview_inputs
 
     if mermaid and as_json:
         raise typer.BadParameter("give either --mermaid or --json")

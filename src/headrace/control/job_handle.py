@@ -32,7 +32,6 @@ from headrace.coordinator.commands import (
     Restart,
     RestartAnswer,
 )
-from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.drain import commit_drain
 from headrace.coordinator.inspection.job_reader import JobReader
 from headrace.coordinator.job_storage import DriverLock, JobContext
@@ -329,13 +328,11 @@ class StoppedHandle(JobHandle):
         context: of the job.
         parts: states of its parts, by storage, the first part's first.
         generation: under which all parts are opened.
-        notify: takes a line when something is wrong although it continues.
     """
 
     context: JobContext
     parts: Mapping[Path, JobState]
     generation: JobGeneration
-    notify: Callable[[str], None] = lambda line: None
 
     def states(self) -> Mapping[Path, JobState]:
         """Return the states as they were found."""
@@ -344,9 +341,7 @@ class StoppedHandle(JobHandle):
     def ask_part(self, root: Path, command: Command[_Answer], wait_s: float) -> _Answer:
         """Open the part under the handle's generation, and run the command."""
         del wait_s
-        is_first = root == next(iter(self.parts))
-        copier = open_copier(self.context, self.notify) if is_first else None
-        with fenced_writer(self.context, root, copier, self.generation) as (writer, publish):
+        with fenced_writer(self.context, root, self.generation) as (writer, publish):
             part = StoppedPart(self.context, root, writer, publish)
             answer = command.run(part, Request.of(command, self.context.clock))
             assert answer is not None  # all can be done at once where no epoch follows
@@ -354,11 +349,7 @@ class StoppedHandle(JobHandle):
 
 
 @contextmanager
-def open_job(
-    context: JobContext,
-    parts: Mapping[Path, JobState],
-    notify: Callable[[str], None] = lambda line: None,
-) -> Iterator[JobHandle]:
+def open_job(context: JobContext, parts: Mapping[Path, JobState]) -> Iterator[JobHandle]:
     """Yield the handle of a job: of its driver if one runs on this host, else under its lock.
 
     Arguments as of ``StoppedHandle``.
@@ -369,16 +360,12 @@ def open_job(
         yield RunningHandle(context.settings, context.job, parts, context.files, context.clock)
         return
     with lock:
-        yield stopped_job(context, parts, notify)
+        yield stopped_job(context, parts)
 
 
-def stopped_job(
-    context: JobContext,
-    parts: Mapping[Path, JobState],
-    notify: Callable[[str], None] = lambda line: None,
-) -> StoppedHandle:
+def stopped_job(context: JobContext, parts: Mapping[Path, JobState]) -> StoppedHandle:
     """Return the handle of a job without a driver; arguments as of ``StoppedHandle``."""
-    return StoppedHandle(context, parts, generation_of(context, next(iter(parts))), notify)
+    return StoppedHandle(context, parts, generation_of(context, next(iter(parts))))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from headrace.config import Settings
 from headrace.control.client import UnreachableError, reachable
 from headrace.control.job_handle import NOBODY_MERGES, Hold, RunningHandle
 from headrace.coordinator.commands import CutSavepoint, HoldAnswer, HoldForMerge, RequestChannel
-from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.job_reader import part_readers
 from headrace.coordinator.job_storage import DriverLock, JobContext
@@ -275,11 +274,10 @@ def quiesced(context: JobContext, other: str, wait_s: float) -> Iterator[Fence]:
             yield Fence(job, readers[0].log.newest_generation()[0])
             return
         with lock:
-            copier = open_copier(context)
             fences = []
             group = generation_of(context, readers[0].root)
             for reader in readers:
-                with fenced_writer(context, reader.root, copier, group) as (writer, publish):
+                with fenced_writer(context, reader.root, group) as (writer, publish):
                     publish()
                     fences.append(writer.fence)
             yield fences[0]

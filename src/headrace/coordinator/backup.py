@@ -3,8 +3,8 @@
 ``Backup.copy`` brings one epoch's state over; ``restore`` begins a storage from what was copied.
 Both only copy files and publish names, so each may die at any step and be done again.
 
-``BackupCopier`` does that beside the epochs and never in their way: ``restore_from_copy`` and
-``begin`` belong to a driver's start. Then ``observe`` takes each committed epoch, and a thread
+``BackupCopier`` does that beside the epochs and never in their way: ``before_generation``
+and ``begin`` belong to a driver's start. Then ``observe`` takes each committed epoch, and a thread
 copies the newest each interval.
 """
 
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -21,14 +21,30 @@ from typing import Generic, TypeVar
 import msgspec
 
 from headrace.clock import Clock, Deadline
+from headrace.config import Durability
 from headrace.coordinator.catalog import load_catalog, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.epoch_records import BackupLag, EpochSummary
 from headrace.coordinator.file_copier import FileCopier
-from headrace.coordinator.job_storage import FOLDERS, JobStorage, generation_of
+from headrace.coordinator.hooks import JobHook
+from headrace.coordinator.job_storage import (
+    FOLDERS,
+    STORAGES,
+    JobContext,
+    JobStorage,
+    generation_of,
+)
 from headrace.coordinator.leader_lease import LEASE_S, RENEWALS, LeaderLease
 from headrace.coordinator.manifest import JobState, base_manifest, encode_manifest
 from headrace.coordinator.recovery import RecoveryStalledError
-from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError, UnavailableError
+from headrace.coordinator.worker_host import host_identity
+from headrace.errors import (
+    CorruptDataError,
+    HeadraceError,
+    InvalidInputError,
+    NotOwnerError,
+    UnavailableError,
+)
 from headrace.faults import fault
 from headrace.fencing_objects import fenced_files
 from headrace.files import TRASH, Files
@@ -246,6 +262,7 @@ def _as_copy(state: JobState) -> bytes:
 REACHABLE_S = 10.0
 STUCK_S = 30.0
 WAKE_S = 1.0
+LAST_COPY_S = 1.0
 _Answer = TypeVar("_Answer")
 
 
@@ -270,28 +287,18 @@ class BackupStatus:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class BackupLag:
-    """How far the copy in job_dir is behind the epochs: what the loss of this host would cost."""
-
-    epochs: int
-    seconds: float
-    failures: int
-    problem: str
-
-
 class _StoppedError(Exception):
     """The copying was asked to end; what it did so far stays."""
 
 
-class BackupCopier:
+class BackupCopier(JobHook):
     """The background copying of one driver.
 
     ``observe``, ``pinned``, ``check`` and ``lag`` may be called while the thread copies.
 
     Args:
         backup: the storage and its copy.
-        interval_ms: from the begin of one copy to that of the next.
+        durability: as it is set: how long it is from the begin of one copy to that of the next.
         stuck_s: how long a copy that is being restored may give no byte.
         clock: for intervals and deadlines.
         notify: called with a line when job_dir goes away and when it is back.
@@ -300,12 +307,15 @@ class BackupCopier:
     def __init__(
         self,
         backup: Backup,
-        interval_ms: int,
+        durability: str,
         stuck_s: float,
         clock: Clock,
         notify: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._backup, self._clock = backup, clock
+        interval_ms = Durability.parse(durability).interval_ms
+        assert interval_ms is not None
+        self._durability = durability
         self._interval_s, self._stuck_s = interval_ms / 1000, stuck_s
         self.notify, self.takes_over = notify, False
         self._lock, self._turn = threading.Lock(), threading.Lock()
@@ -321,12 +331,7 @@ class BackupCopier:
         self._moved = clock.monotonic()
         self.status = BackupStatus()
 
-    @property
-    def host_id(self) -> str:
-        """The identity of the state directory that the storage is in."""
-        return self._backup.host_id
-
-    def restore_from_copy(self) -> int:
+    def before_generation(self) -> int:
         """Make sure that this host may drive the job; returns the generation to go above.
 
         A storage that the copy of another host has overtaken is thrown away.
@@ -433,6 +438,11 @@ class BackupCopier:
             raise error
         self._take()
 
+    @property
+    def storage_host(self) -> str:
+        """Identity of this host, whose own disk has the storage."""
+        return self._backup.host_id
+
     def observe(self, state: JobState) -> None:
         """Take a committed epoch. Call before files that it no longer names are swept."""
         with self._lock:
@@ -451,6 +461,10 @@ class BackupCopier:
         """
         if self._fenced is not None:
             raise self._fenced
+
+    def summed_up(self, summary: EpochSummary) -> EpochSummary:
+        """Return what is reported of an epoch, with how far the copy is behind."""
+        return replace(summary, copy=self.lag())
 
     def lag(self) -> BackupLag:
         """Return how far the copy is behind."""
@@ -538,6 +552,21 @@ class BackupCopier:
                 f"this host would step back to epoch {max(status.epoch, 0)}"
             )
         self.status = replace(status, failures=status.failures + 1, problem=problem)
+
+    @contextmanager
+    def running(
+        self, has_ended: Callable[[], bool], notify: Callable[[str], None], *, takes_over: bool
+    ) -> Iterator[None]:
+        """Let the copy follow, to the last epoch when the run ends.
+
+        From the start on, for a driver that waits there has to keep its lease.
+        """
+        self.notify, self.takes_over = notify, takes_over
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop(None if has_ended() else LAST_COPY_S)
 
     def start(self) -> None:
         """Copy what is observed from now on, in a thread of its own; before ``begin`` or after."""
@@ -634,3 +663,57 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and not isinstance(error, HeadraceError):
         return f"{error.strerror or type(error).__name__} ({error.filename or 'job_dir'})"
     return error.message if isinstance(error, HeadraceError) else str(error)
+
+
+def backup_hooks(context: JobContext, root: Path) -> tuple[JobHook, ...]:
+    """Return what keeps the copy of a job's storage up; nothing where there is no copy.
+
+    Args:
+        context: of the job, or of a part of it.
+        root: the storage of any part of the job.
+
+    Raises:
+        InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
+    """
+    if root.name != context.job:  # a job with a copy has one part
+        return ()
+    copier = open_copier(context)
+    return () if copier is None else (copier,)
+
+
+def open_copier(context: JobContext) -> BackupCopier | None:
+    """Return what keeps the copy of a job's storage up; ``None`` where there is none.
+
+    Args:
+        context: of the job, or of a part of it.
+
+    Raises:
+        InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
+    """
+    settings, job, files, clock = context.settings, context.job, context.files, context.clock
+    where = context.storages
+    if where.copy is None:
+        _check_left(settings.state_dir / STORAGES / job, where.storage, files)
+        return None
+    host = host_identity(settings.state_dir, clock, files)
+    lease_s = settings.job.lease_s
+    backup = Backup(where.storage, where.copy, job, host, files, clock, lease_s)
+    state = settings.state
+    stuck_s, notify = state.recovery_timeout_s, context.notify
+    return BackupCopier(backup, state.durability, stuck_s, clock, notify)
+
+
+def _check_left(left: Path, root: Path, files: Files) -> None:
+    """Refuse to continue from a copy while this host has what was committed after it."""
+    if not files.names(left / "manifests"):
+        return
+    copied = load_state(FileCommitLog(root, files))
+    ahead = load_state(FileCommitLog(left, files))
+    if copied is None or ahead is None or not copied.copy_of or ahead.digest == copied.copy_of:
+        return
+    raise InvalidInputError(
+        f"job {ahead.job!r} has epochs up to {ahead.epoch} in {left}, and its copy in {root} is of "
+        f"epoch {copied.epoch}; run it once more with state.durability={ahead.durability}, which "
+        "copies the rest when it stops, or remove the former to step back to the copy",
+        job=ahead.job,
+    )

@@ -9,7 +9,7 @@ mistake. Remote stores that name no server get the one of the settings.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -43,13 +43,12 @@ from headrace.graph.operators import (
 )
 from headrace.graph.shared_stores import BroadcastSpec
 from headrace.graph.sinks import DailyTable
-from headrace.plan.dead_letters import has_dead_letters
 from headrace.plan.flows import TableFile
 from headrace.plan.parts import STREAM_SUFFIX
 from headrace.plan.stages import MARK
 from headrace.records.schema import normalise
 from headrace.redaction import without_login
-from headrace.sources.bounded_bus import BoundedInputBus
+from headrace.sources.bounded_bus import sources_of
 
 
 def with_store_servers(graph: JobGraph, url: str | None, *, absent_ok: bool = False) -> JobGraph:
@@ -328,13 +327,13 @@ def with_bound_streams(graph: JobGraph, bus: Bus) -> JobGraph:
     return replace(graph, operators=tuple(operators))
 
 
-def check_no_own_output(graph: JobGraph, bus: Bus, dead: str) -> None:
+def check_no_own_output(graph: JobGraph, bus: Bus, more: Mapping[str, str]) -> None:
     """Refuse a pattern that matches what the job itself sends, which it would read without end.
 
     Args:
         graph: as it was written.
         bus: the streams.
-        dead: stream of the job's dead letters.
+        more: streams that the job sends to beside its outputs, and how to choose others.
 
     Raises:
         InvalidInputError: names pattern and stream.
@@ -344,12 +343,9 @@ def check_no_own_output(graph: JobGraph, bus: Bus, dead: str) -> None:
     sent = [
         aliases.get(one.stream, one.stream) for one in graph.operators if isinstance(one, SendTo)
     ]
-    sent += [dead] if has_dead_letters(graph.operators) else []
     for name, pattern in patterns_of(graph).items():
-        for stream in matching_streams(pattern, sent):
-            how = (
-                "set job.dead_letters to another" if stream == dead else "name the output otherwise"
-            )
+        for stream in matching_streams(pattern, [*sent, *more]):
+            how = more.get(stream, "name the output otherwise")
             raise InvalidInputError(
                 f"input {name!r} reads {pattern!r}, which matches {stream!r}, a stream that job "
                 f"{graph.name!r} sends to: it would read what it sends without end; {how}, or "
@@ -360,7 +356,7 @@ def check_no_own_output(graph: JobGraph, bus: Bus, dead: str) -> None:
 
 def _check_no_own_log(graph: JobGraph, bus: Bus) -> None:
     """Refuse the same of logs that are not of the bus."""
-    sources = bus.sources.values() if isinstance(bus, BoundedInputBus) else ()
+    sources = sources_of(bus).values()
     for one in graph.operators:
         if not isinstance(one, Input) or not is_pattern(one.stream):
             continue
@@ -411,7 +407,7 @@ def streams_of(operator: Input, bus: Bus, names: Sequence[str]) -> list[str]:
         bus: as the run has it.
         names: of its streams that patterns may match.
     """
-    sources = bus.sources if isinstance(bus, BoundedInputBus) else {}
+    sources = sources_of(bus)
     found = [name for name, one in sources.items() if one.pattern == operator.stream]
     if found or operator.address:
         return sorted(found)

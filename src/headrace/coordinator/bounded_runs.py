@@ -11,16 +11,16 @@ a start after the last commit differs from one after the end, the driver notes t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from headrace.bus import Bus
+from headrace.config import Settings
 from headrace.coordinator.catalog import load_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
-from headrace.coordinator.deployment import open_copier
 from headrace.coordinator.inspection.job_reader import JobReader, part_readers
 from headrace.coordinator.job_parts import RUN, UNFINISHED
 from headrace.coordinator.job_storage import JobContext
@@ -29,17 +29,19 @@ from headrace.coordinator.manifest_writer import take_fence
 from headrace.coordinator.operations.paired_jobs import check_no_merge
 from headrace.coordinator.operations.reset import NEWEST_EPOCH, reset_parts
 from headrace.coordinator.operations.rewind import without_state
-from headrace.errors import NotOwnerError
+from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.graph.operators import JobGraph
+from headrace.plan.stages import job_of
 from headrace.sources.bounded_bus import (
     BoundedInputBus,
+    check_bounded_inputs,
     matched_sources,
     resolve_inputs,
     underlying_bus,
 )
-from headrace.sources.listing import BoundedSource, load_listing, save_listing
+from headrace.sources.listing import BoundedSource, load_listing
 from headrace.sources.wanted_inputs import input_settings
 
 
@@ -78,13 +80,6 @@ def _has_state(root: Path) -> bool:
         return False
     state = load_state(FileCommitLog(root, Files(sync=False)))
     return state is not None and bool(state.fingerprint)
-
-
-def share_bounded_inputs(context: JobContext, storages: Iterable[Path]) -> None:
-    """Let the slots of all parts find what stands for streams."""
-    if isinstance(context.bus, BoundedInputBus):
-        for storage in storages:
-            save_listing(storage, context.bus.sources, context.files)
 
 
 CONCLUDED_FILE = "concluded"
@@ -145,7 +140,40 @@ def begin_bounded_run(
             )
         return msgspec.structs.replace(without_state(state, {}, clock.new_id()), run=number)
 
-    return reset_parts(context, readers, fresh, open_copier(context), RUN)
+    return reset_parts(context, readers, fresh, RUN)
+
+
+def begin_run(graph: JobGraph, context: JobContext) -> JobState | None:
+    """Begin the next run of a job that is to end, once it is known that it could be run.
+
+    Call before the job is planned; see ``begin_bounded_run``.
+
+    Args:
+        graph: of the job.
+        context: of the job.
+
+    Returns:
+        The state that the run begins with; ``None`` where there was none to begin.
+    """
+    if not context.settings.job.bounded:
+        return None
+    check = partial(check_bounded_inputs, graph, underlying_bus(context.bus), context.settings)
+    return begin_bounded_run(context, check)
+
+
+def check_end(state: JobState, settings: Settings) -> None:
+    """Refuse to follow the inputs of a run that was given an end and has not reached it.
+
+    Raises:
+        InvalidInputError: the settings do not let the run end.
+    """
+    if state.until is not None and not state.ended and not settings.job.bounded:
+        raise InvalidInputError(
+            f"job {job_of(state.job)!r} is in the middle of a bounded run, whose inputs end where "
+            "they did at its start; complete it with --bounded, or follow the inputs under another "
+            "name",
+            job=state.job,
+        )
 
 
 def conclude_bounded_run(root: Path, state: JobState, files: Files) -> None:

@@ -7,9 +7,9 @@ its generation; what counts for an epoch is the newest of the generations up to 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -43,6 +43,7 @@ from headrace.state.value_types import JSON, describe
 
 FOLDER = "catalog"
 KEPT = 20
+T = TypeVar("T")
 FORMAT = 1
 
 Form = Literal[
@@ -178,6 +179,14 @@ class Catalog(msgspec.Struct, frozen=True):
     sent: dict[str, str] = {}
     tables: tuple[TableEntry, ...] = ()
     standbys: dict[str, int] = {}
+
+    def own(self, found: Mapping[str, T]) -> dict[str, T]:
+        """Return what is known of the job's own inputs, without those that other parts send.
+
+        Args:
+            found: by the name of the input.
+        """
+        return {name: one for name, one in found.items() if name not in self.feeds}
 
 
 _DECODER = msgspec.json.Decoder(Catalog)

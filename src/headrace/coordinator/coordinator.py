@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from operator import attrgetter
 
 import msgspec
 
 from headrace.bus.bus import Bus, Stream
 from headrace.clock import Clock, SteadyClock, step_times
-from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
 from headrace.coordinator.commands import (
     CommandQueue,
@@ -49,6 +49,7 @@ from headrace.coordinator.expired_offsets import (
     jumps_past_expired,
     positions_after,
 )
+from headrace.coordinator.hooks import JobHook, storage_host
 from headrace.coordinator.host_commands import HostCommands
 from headrace.coordinator.inputs import (
     Ends,
@@ -73,9 +74,7 @@ from headrace.coordinator.membership import ClusterMembers
 from headrace.coordinator.outputs import (
     NoSinks,
     SinkCommitter,
-    publish_internal_streams,
-    sent_ends,
-    trim_internal_streams,
+    publish_outputs,
 )
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.rescale import commit_rescale
@@ -104,7 +103,7 @@ class Coordinator:
         runner: runs the slots.
         clock: time and names.
         limits: of epochs and of the run.
-        copier: keeps a copy in job_dir, where the storage is on this host's own disk.
+        hooks: of the modes of the job.
         planner: plans the job again when streams of a pattern come or go.
         group: the generation of all parts of the job; ``None`` where this is the only one.
     """
@@ -120,16 +119,16 @@ class Coordinator:
         runner: Runner,
         clock: Clock,
         limits: EpochLimits | None = None,
-        copier: BackupCopier | None = None,
+        hooks: Sequence[JobHook] = (),
         planner: Replanner | None = None,
         group: JobGeneration | None = None,
     ) -> None:
         clock = clock if isinstance(clock, SteadyClock) else SteadyClock(clock)
         self._plan, self.plan_digest = plan, plan_digest
-        self._bus, self._storage, self._copier = bus, storage, copier
-        self._writer = FencedManifestWriter(plan.job, log, bus, clock, copier, group)
+        self._bus, self._storage, self._hooks = bus, storage, hooks
+        self._writer = FencedManifestWriter(plan.job, log, bus, clock, hooks, group)
         self._runner, self._clock = runner, clock
-        self._stays_on_hosts = copier is not None or is_remote(storage.root)
+        self._stays_on_hosts = is_remote(storage.root) or bool(storage_host(hooks))
         self._limits = limits or EpochLimits()
         self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self.receivers = SinkCommitter(plan, storage, clock)
@@ -236,6 +235,8 @@ class Coordinator:
             self._time.begin(written, self.state.time_ms if self.has_state else None)
             self.members.begin(self.generation)
             self._has_generation = True
+        for hook in self._hooks:
+            hook.create_streams(self._plan, self._writer.fence)
         create_outputs(self._plan, self._bus, self._writer.fence)
         if not self._writer.has_begun:
             lineage = self._clock.new_id()
@@ -393,7 +394,10 @@ class Coordinator:
     def cut(self) -> CutAnswer:
         """Tell the last epoch, once all that it sent is out."""
         self.publish()
-        return CutAnswer(self.state.epoch, sent_ends(self._plan, self._bus))
+        sent: dict[str, list[int]] = {}
+        for hook in self._hooks:
+            sent |= hook.sent_ends(self._plan)
+        return CutAnswer(self.state.epoch, sent)
 
     def kept_files(self) -> set[str]:
         """Return the files that the newest epoch or one that is kept names."""
@@ -483,9 +487,11 @@ class Coordinator:
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
         timings["total"] = round((self._clock.monotonic() - done.marks[0][1]) * 1000, 2)
         lag = rows_behind(self._plan, state, run.ends)
-        copy = None if self._copier is None else self._copier.lag()
         size = self._sizes.total(state.tasks)
-        return EpochSummary.of(run, state, lag, done.rows, timings, size, copy)
+        summary = EpochSummary.of(run, state, lag, done.rows, timings, size)
+        for hook in self._hooks:
+            summary = hook.summed_up(summary)
+        return summary
 
     def plan_epoch(self, *, force: bool) -> EpochRun | None:
         """Plan an epoch over what there is by now; ``None`` when there is nothing to do."""
@@ -508,7 +514,8 @@ class Coordinator:
         force = force or self.host_commands.wants_all
         recorded = self._recorded
         if recorded is not None and recorded.epoch == state.epoch + 1:
-            return recorded.run(self._plan, state, self._slots, self.generation, self.plan_digest)
+            known = self._slots, self.generation, self.plan_digest
+            return self._hooked(recorded.run(self._plan, state, *known))
         ends = self.seen_ends = self._inputs.ends(self._plan, streams)
         self._plan = self._inputs.widened(self._plan, ends)
         identities = self._new_identities(streams, state.identities)
@@ -524,6 +531,8 @@ class Coordinator:
         if ranges:
             check_retained(self._plan, ranges, streams)
         ended = not ranges and has_read_all(self._plan, state)
+        if ended:
+            ended = all(hook.has_read_all(self._plan, state) for hook in self._hooks)
         due = next_wall_deadline(state)
         is_due = ranges or jumps or ended or force or (due is not None and due <= now)
         if not is_due and self._runner.has_changed():
@@ -555,25 +564,33 @@ class Coordinator:
             context=self.members.placement_context(state),
             token=secrets.token_hex(16) if self._stays_on_hosts else "",
         )
+        run = self._hooked(run)
         for jump in jumps:
             self.notify(jump.text)
         return run if is_due or self.members.wants(run.placing) else None
+
+    def _hooked(self, run: EpochRun) -> EpochRun:
+        for hook in self._hooks:
+            run = hook.planned(run)
+        return run
 
     def publish(self) -> int:
         """Publish the outputs of the last committed epoch, unless that was done; rows."""
         state, noted = self._writer.state, self.members.noted
         is_published = self._published == state.digest
         if not is_published:
-            if self._copier is not None:
-                self._copier.observe(state)
+            for hook in self._hooks:
+                hook.observe(state)
             self._kept.observe(state)
         if noted or not is_published:
             self.event_log.observe(state, noted)
         if is_published:
             return 0
-        rows = publish_internal_streams(
-            state, self._plan, self._bus, self._storage.root, self._writer.fence
-        )
+        root, fence, inner = self._storage.root, self._writer.fence, set[str]()
+        with ExitStack() as published:
+            for hook in self._hooks:
+                inner |= published.enter_context(hook.publishing(state, self._plan, fence))
+            rows = publish_outputs(state, self._bus, root, fence, inner)
         rows += self.receivers.commit(state, self._share)
         self._published = state.digest
         return rows
@@ -624,11 +641,12 @@ class Coordinator:
         if is_due or state.ended:
             self._sweep()
             if self._writer.is_newest:
-                trim_internal_streams(state, self._plan, self._bus, self._writer.fence)
+                for hook in self._hooks:
+                    hook.swept(state, self._plan, self._writer.fence)
 
     def _sweep(self) -> None:
         if self._writer.is_newest:
-            pinned = set() if self._copier is None else self._copier.pinned()
-            named = self._kept.files(self.state) | self.state.merging() | pinned
+            named = self._kept.files(self.state) | self.state.merging()
+            named.update(*[hook.pinned() for hook in self._hooks])
             over, finished = self.state.ended, self.state.epoch - self._writer.is_half
             self._storage.sweep(finished, self.generation, named, is_over=over)

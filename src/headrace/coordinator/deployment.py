@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from headrace.bus import Bus
-from headrace.bus.read_only import ReadOnlyStream
-from headrace.config import Durability, Settings, read_start
-from headrace.coordinator.backup import Backup, BackupCopier
+from headrace.config import Settings, read_start
+from headrace.coordinator.backup import backup_hooks
 from headrace.coordinator.bindings import (
     LoadedFile,
     broadcast_specs,
@@ -27,11 +26,13 @@ from headrace.coordinator.bindings import (
 )
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.dataframe_inputs import check_has_columns
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.epoch_records import EpochLimits
+from headrace.coordinator.hooks import JobHook
+from headrace.coordinator.internal_streams import internal_stream_hooks
 from headrace.coordinator.job_parts import check_deployable, part_folders
 from headrace.coordinator.job_storage import (
-    STORAGES,
     JobContext,
     JobStorage,
     check_job_name,
@@ -41,18 +42,15 @@ from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import JobGeneration
 from headrace.coordinator.placement import PlacementRules
 from headrace.coordinator.plan_files import save_plan
-from headrace.coordinator.worker_host import host_identity
-from headrace.errors import InvalidInputError
 from headrace.fencing_objects import fenced_files
 from headrace.files import Files
 from headrace.graph.operators import Input, JobGraph, SendTo
 from headrace.plan import StreamInfo, plan
-from headrace.plan.dead_letters import dead_stream
+from headrace.plan.dead_letters import dead_streams
 from headrace.plan.parts import internal_stream_names, split_parts
 from headrace.plan.semantics import RequestedSemantics
 from headrace.plan.stages import CallLimits, JobPlan, with_task_counts
-from headrace.sources.bounded_bus import BoundedInputBus
-from headrace.sources.listing import save_listing
+from headrace.sources.bounded_bus import from_beginning, look_again, share_sources
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ class Deployment:
         plan: of the job.
         digest: names the plan to the slots.
         storage: of the job's files.
-        copier: keeps their copy in job_dir up, where they are on this host's own disk.
+        hooks: of the modes of the job.
         planner: plans it again when streams of a pattern come or go.
         group: the generation of the job, which its parts share.
     """
@@ -71,7 +69,7 @@ class Deployment:
     plan: JobPlan
     digest: str
     storage: JobStorage
-    copier: BackupCopier | None = None
+    hooks: Sequence[JobHook] = ()
     planner: JobPlanner | None = None
     group: JobGeneration | None = None
 
@@ -101,7 +99,7 @@ class Deployment:
                 settings.epoch.max_waiting,
                 PlacementRules.of(settings.placement),
             ),
-            copier=self.copier,
+            hooks=self.hooks,
             planner=self.planner,
             group=self.group,
         )
@@ -139,8 +137,7 @@ class JobPlanner:
 
     def matching(self) -> set[tuple[str, str]]:
         """Return input and stream for all streams that match a pattern now."""
-        if isinstance(self.bus, BoundedInputBus):
-            self.bus.look_again()
+        look_again(self.bus)
         inputs = [one for one in self.graph.operators if isinstance(one, Input)]
         names = readable_names(self.bus)
         return {
@@ -158,8 +155,7 @@ class JobPlanner:
         """
         parts = split_parts(make_plan(self.graph, self.bus, self.settings, files=self.tables))
         made = next(one for one in parts if one.part == self.part)
-        if isinstance(self.bus, BoundedInputBus):
-            save_listing(self.storage.root, self.bus.sources, self.storage.files)
+        share_sources(self.bus, [self.storage.root], self.storage.files)
         return made, self.save(made)
 
     def save(self, made: JobPlan) -> str:
@@ -188,7 +184,7 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
     for operator in graph.operators:
         is_needed = isinstance(operator, Input) and not (absent_ok and operator.schema is not None)
         if absent_ok and isinstance(operator, Input) and operator.stream not in known:
-            _check_frame(graph.name, operator)
+            check_has_columns(graph.name, operator)
         if isinstance(operator, Input | SendTo) and (is_needed or operator.stream in known):
             infos[operator.stream] = _info(bus, operator.stream)
     for stream in internal_stream_names(graph).values():
@@ -201,22 +197,12 @@ def stream_infos(graph: JobGraph, bus: Bus, *, absent_ok: bool = False) -> dict[
     return infos
 
 
-def _check_frame(job: str, operator: Input) -> None:
-    if operator.frame is not None and operator.schema is None:  # nobody creates its stream by hand
-        raise InvalidInputError(
-            f"input {operator.name!r} of job {job!r} is a Spark DataFrame, whose columns are known "
-            "when it has run once; run it, or give the input schema= to plan without that",
-            job=job,
-        )
-
-
 def _info(bus: Bus, stream: str) -> StreamInfo:
     found = bus.stream(stream)
     settings = found.settings
     spec, written = found.spec, settings.counts(found.created.partitions)[0]
     version = len(settings.columns)
-    source = found.said if isinstance(found, ReadOnlyStream) else ""
-    place = (spec.time, spec.key, written, version, spec.added, spec.compact, source)
+    place = (spec.time, spec.key, written, version, spec.added, spec.compact, found.said)
     return StreamInfo(spec.schema, spec.partitions, *place)
 
 
@@ -236,19 +222,16 @@ def make_plan(
     ``files`` are those of broadcast stores; they are read when left out.
     """
     graph = with_placed_outputs(graph, settings)
-    dead = dead_stream(graph.name, settings.job.dead_letters)
+    dead = dead_streams(graph, settings.job.dead_letters)
     check_no_own_output(graph, bus, dead)
-    if isinstance(bus, BoundedInputBus):
-        graph = bus.from_beginning(graph)
-    graph = with_bound_streams(graph, bus)
+    graph = with_bound_streams(from_beginning(graph, bus), bus)
     if files is None:
         files = load_table_files(graph, absent_ok=absent_ok)
     held = _stored_state(job_storages(settings, check_job_name(graph.name)).readable)
     if held is not None and not held.fingerprint:  # a reset job is cut like a new one
         held = None
     infos = stream_infos(graph, bus, absent_ok=absent_ok)
-    if dead in bus.names():
-        infos[dead] = _info(bus, dead)
+    infos |= {name: _info(bus, name) for name in dead.keys() & bus.names()}
     made = plan(
         with_deployed_sinks(
             with_store_servers(graph, settings.remote.url, absent_ok=absent_ok), settings
@@ -257,7 +240,7 @@ def make_plan(
         key_groups=held.key_groups if held else settings.job.key_groups,
         tasks=settings.job.tasks,
         files={path: file.bound for path, file in files.items()},
-        dead_letters=dead,
+        dead_letters=settings.job.dead_letters,
         limits=CallLimits(
             settings.job.call_timeout_s,
             settings.job.rows_per_message,
@@ -314,47 +297,6 @@ def deploy(
         planner = JobPlanner(graph, bus, settings, tables, storage, module, one.part, inputs)
         digest = planner.save(one)
         store_table_files(tables.values(), storage)
-        copier = open_copier(part)
-        deployments.append(Deployment(one, digest, storage, copier, planner, group))
+        hooks = (*backup_hooks(part, root), *internal_stream_hooks(one, bus))
+        deployments.append(Deployment(one, digest, storage, hooks, planner, group))
     return tuple(deployments)
-
-
-def open_copier(
-    context: JobContext, notify: Callable[[str], None] = lambda line: None
-) -> BackupCopier | None:
-    """Return what keeps the copy of a job's storage up; ``None`` where there is none.
-
-    Args:
-        context: of the job, or of a part of it.
-        notify: called with a line when job_dir goes away and when it is back.
-
-    Raises:
-        InvalidInputError: epochs are about to commit to job_dir, which is behind a storage here.
-    """
-    settings, job, files, clock = context.settings, context.job, context.files, context.clock
-    where = context.storages
-    if where.copy is None:
-        _check_left(settings.state_dir / STORAGES / job, where.storage, files)
-        return None
-    host = host_identity(settings.state_dir, clock, files)
-    lease_s = settings.job.lease_s
-    backup = Backup(where.storage, where.copy, job, host, files, clock, lease_s)
-    interval_ms = Durability.parse(settings.state.durability).interval_ms
-    assert interval_ms is not None
-    return BackupCopier(backup, interval_ms, settings.state.recovery_timeout_s, clock, notify)
-
-
-def _check_left(left: Path, root: Path, files: Files) -> None:
-    """Refuse to continue from a copy while this host has what was committed after it."""
-    if not files.names(left / "manifests"):
-        return
-    copied = load_state(FileCommitLog(root, files))
-    ahead = load_state(FileCommitLog(left, files))
-    if copied is None or ahead is None or not copied.copy_of or ahead.digest == copied.copy_of:
-        return
-    raise InvalidInputError(
-        f"job {ahead.job!r} has epochs up to {ahead.epoch} in {left}, and its copy in {root} is of "
-        f"epoch {copied.epoch}; run it once more with state.durability={ahead.durability}, which "
-        "copies the rest when it stops, or remove the former to step back to the copy",
-        job=ahead.job,
-    )

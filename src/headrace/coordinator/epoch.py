@@ -32,12 +32,10 @@ from headrace.coordinator.manifest import (
     progress_of,
     unchanged_task,
 )
-from headrace.coordinator.outputs import internal_ranges, internal_watermark, open_watermark
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.slot_reports import EpochMetrics, SlotMetrics, slot_error
 from headrace.coordinator.watermarks import (
     Now,
-    Positions,
     keyed_watermark,
     next_wake,
     passed_on,
@@ -232,57 +230,51 @@ class EpochRun:
                 there = {order.task for order in tasks}
                 tasks += [TaskOrder(stage.name, t) for t in range(stage.tasks) if t not in there]
             return tasks
-        inputs = self._positions if stage.feeds else {}
         bound = self._bound(stage, self._passed_on)
-        self.watermarks[stage.name] = self._watermark_before(stage, bound, inputs)
-        watermark = self.watermarks[stage.name]
+        return self.keyed_due(stage, bound, bound)
+
+    def keyed_due(
+        self,
+        stage: Stage,
+        bound: int,
+        watermark: int,
+        ranges: Mapping[int, list[InputRange]] | None = None,
+        *,
+        all_tasks: bool = False,
+    ) -> list[TaskOrder]:
+        """Return the tasks of a keyed stage that have something to do.
+
+        Args:
+            stage: any such.
+            bound: the watermark of the files that it is sent; the end, where it gets none.
+            watermark: that it reaches by what is known before its tasks have run.
+            ranges: that its tasks read by offset.
+            all_tasks: run each task.
+        """
+        watermark = max(watermark, self.state.watermarks.get(stage.name, NO_WATERMARK))
+        self.watermarks[stage.name] = watermark
         rows = [0] * stage.tasks
         for exchange in stage.receives:
             for file in self.exchange.get(exchange.operator, ()):
                 rows = list(map(add, rows, file.rows))
-        due = keyed_tasks(
+        return keyed_tasks(
             stage,
             self.state,
             rows,
             watermark,
             self.time_ms,
-            # What a task has closed is only known of one that runs: both bounds may have moved.
-            all_tasks=self.all_tasks or self.ended or bool(stage.feeds and bound < END_WATERMARK),
+            all_tasks=self.all_tasks or self.ended or all_tasks,
             moved=self.placing.moved(stage),
-            feeds=internal_ranges(stage, self.ranges, inputs) if stage.feeds else None,
+            ranges=ranges,
             bound=bound,
         )
-        return self._with_passed(stage, due) if stage.feeds else due
-
-    def _with_passed(self, stage: Stage, due: list[TaskOrder]) -> list[TaskOrder]:
-        """Tell tasks how far they had come by the last epoch, each by its own partitions."""
-        bound = self._bound(stage, passed_on(self.state.watermarks, self.state.tasks))
-        return [
-            replace(order, passed=min([bound, *(wanted.max_time for wanted in order.ranges)]))
-            for order in due
-        ]
 
     def _bound(self, stage: Stage, watermarks: Mapping[str, int]) -> int:
         """The watermark of the files that a keyed stage is sent; the end, where it gets none."""
         return keyed_watermark(stage, self.plan.names, watermarks)
 
-    def _watermark_before(self, stage: Stage, bound: int, inputs: Positions) -> int:
-        """The watermark of a keyed stage by what is known before its tasks have run."""
-        found = bound
-        if stage.feeds and not self.ended:
-            found = min(found, open_watermark(stage, inputs))
-            if found == END_WATERMARK:  # only the epoch of its own closes everything
-                found = NO_WATERMARK
-        return max(found, self.state.watermarks.get(stage.name, NO_WATERMARK))
-
     def finish_level(self, level: int) -> None:
-        """Note the watermarks of stages that read the bus once their reports are in."""
-        for stage in self.plan.levels[level]:
-            if stage.feeds:
-                reached = min(
-                    self._bound(stage, self._passed_on), internal_watermark(stage, self._positions)
-                )
-                self.watermarks[stage.name] = max(self.watermarks[stage.name], reached)
+        """Note the watermarks of source stages once their reports are in."""
         if level:
             return
         sources = source_watermarks(self.plan, self.state, self._positions, self._now)
@@ -468,13 +460,13 @@ class EpochRun:
     @cached_property
     def own_rows(self) -> int:
         """How many rows it took of the job's inputs; asked once its levels have run."""
-        return self.rows_read(without=self.plan.feed_operators)
+        return self.rows_read(of=self.plan.own_inputs)
 
-    def rows_read(self, without: Collection[str] = ()) -> int:
-        """Return how many rows the epoch took, but for those of some operators."""
+    def rows_read(self, of: Collection[str] | None = None) -> int:
+        """Return how many rows the epoch took, of some operators or of all."""
         rows = 0
         for operator, positions in self.inputs.items():
-            if operator not in without:
+            if of is None or operator in of:
                 before = self.state.inputs.get(operator, {})
                 for partition, position in positions.items():
                     held = before.get(partition)

@@ -16,7 +16,6 @@ import msgspec
 from headrace.bus.bus import Stream
 from headrace.bus.log import offset_gone
 from headrace.coordinator.manifest import InputPosition, JobState, TaskState, next_compaction
-from headrace.coordinator.outputs import internal_streams_ended
 from headrace.coordinator.watermarks import until_of
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.plan.stages import JobPlan, Stage, job_of
@@ -328,7 +327,7 @@ def _share_rows(lags: Sequence[int], budget: int) -> list[int]:
 
 
 def has_read_all(plan: JobPlan, state: JobState) -> bool:
-    """Say whether a bounded run has read all of its inputs, and all that other parts send."""
+    """Say whether a bounded run has read all of its inputs."""
     if state.until is None:
         return False
     for stage in plan.stages:
@@ -337,7 +336,7 @@ def has_read_all(plan: JobPlan, state: JobState) -> bool:
             for partition, until in enumerate(state.until.get(binding.stream, ())):
                 if positions.get(partition, InputPosition(0)).next_offset < until:
                     return False
-    return internal_streams_ended(plan.feeds, state.inputs)
+    return True
 
 
 def source_tasks(stage: Stage, ranges: Iterable[InputRange]) -> list[TaskOrder]:
@@ -359,12 +358,13 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
     *,
     all_tasks: bool = False,
     moved: Container[str] = (),
-    feeds: Mapping[int, list[InputRange]] | None = None,
+    ranges: Mapping[int, list[InputRange]] | None = None,
     bound: int = END_WATERMARK,
 ) -> list[TaskOrder]:
     """Return the tasks of a keyed stage that have rows, something due, or another host than before.
 
-    One that has ``moved`` runs so that its new host is committed.
+    One that has ``moved`` runs so that its new host is committed. ``ranges`` are what tasks read by
+    offset, beside the ``rows`` that they are sent.
     """
     orders = []
     turns = -(-stage.tasks // MERGES_CONSIDERED)
@@ -374,8 +374,8 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
         held = state.tasks.get(name, NEW_TASK)
         due = held.event_deadline is not None and held.event_deadline <= watermark
         due = due or (held.wall_deadline is not None and held.wall_deadline <= wall_ms)
-        ranges = feeds.get(task, []) if feeds else []
-        has_news = rows[task] or (ranges and any(one.start < one.stop for one in ranges))
+        own = ranges.get(task, []) if ranges else []
+        has_news = rows[task] or (own and any(one.start < one.stop for one in own))
         if has_news or due or all_tasks or name in moved:
             groups = group_range(task, stage.tasks, state.key_groups)
             size = held.snapshot_bytes + held.segment_bytes
@@ -389,7 +389,7 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
                 stage.name,
                 task,
                 groups,
-                ranges,
+                own,
                 target,
                 merge,
                 bound,

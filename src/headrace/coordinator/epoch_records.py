@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from headrace.config.sections import EARLIEST, StartPosition
-from headrace.coordinator.backup import BackupLag
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.inputs import with_positions
 from headrace.coordinator.manifest import (
@@ -213,6 +212,16 @@ class StateSizes:
 
 
 @dataclass(frozen=True)
+class BackupLag:
+    """How far the copy in job_dir is behind the epochs: what the loss of this host would cost."""
+
+    epochs: int
+    seconds: float
+    failures: int
+    problem: str
+
+
+@dataclass(frozen=True)
 class EpochSummary:
     """What one epoch did; times are milliseconds of the driver's clock.
 
@@ -259,7 +268,6 @@ class EpochSummary:
         output_rows: int,
         timings_ms: dict[str, float],
         size: int,
-        copy: BackupLag | None = None,
     ) -> EpochSummary:
         """Sum up a committed epoch; ``timings_ms`` has its ``total``, ``size`` is of the state."""
         took_ms, written, merged = timings_ms.pop("total"), 0, 0
@@ -279,7 +287,6 @@ class EpochSummary:
             output_rows=output_rows,
             ended=state.ended,
             observed=run.observed,
-            copy=copy,
             merged_bytes=merged,
             merge_problems=tuple(run.merge_problems),
             job=state.job,

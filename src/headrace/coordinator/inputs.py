@@ -21,13 +21,12 @@ from headrace.config import EARLIEST, StartPosition
 from headrace.coordinator.catalog import Catalog, describe_plan
 from headrace.coordinator.epoch_ranges import bootstrap_ends, table_limits
 from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.outputs import create_internal_streams
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.faults import fault
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import PATTERN, STREAM, changes
 from headrace.plan.stages import JobPlan, job_of, with_partitions
-from headrace.sources.bounded_bus import BoundedInputBus
+from headrace.sources.bounded_bus import underlying_bus
 from headrace.state.value_types import value_changes
 
 RENEW_S = 30.0
@@ -133,12 +132,11 @@ def _only(stage: str, held: Mapping[str, int]) -> str:
 
 
 def create_outputs(plan: JobPlan, bus: Bus, fence: Fence | None = None) -> None:
-    """Make the streams that a job sends to, internal ones too, unless they are there.
+    """Make the streams that a job sends to, unless they are there.
 
     Raises:
         NotOwnerError: a newer generation than that of the fence has begun.
     """
-    create_internal_streams(plan, bus, fence)
     for stage in plan.stages:
         for output in stage.outputs:
             spec = StreamSpec(
@@ -292,8 +290,9 @@ def check_identities(plan: JobPlan, known: Mapping[str, str], found: Mapping[str
 
 
 def _replaced(plan: JobPlan, name: str, expected: str, found: str) -> HeadraceError:
-    job, inner = job_of(plan.job), {feed.operator for feed in plan.feeds}
+    job = job_of(plan.job)
     streams = {one.operator: one.stream for one in plan.reads}
+    inner = streams.keys() - plan.own_inputs
     streams |= {table_key(one.name, one.stream): one.stream for one in plan.tables if one.stream}
     keep = f", or keep the state and read the new one: headrace jobs accept-streams {job}"
     return stream_replaced(
@@ -380,7 +379,7 @@ class InputStreams:
         self._planner = planner if planner is not None and planner.patterns else None
         self.pins = CompactionPins(job, bus, clock)
         """What the job reads next is kept from compactions by these."""
-        is_plain = not isinstance(bus, BoundedInputBus)
+        is_plain = underlying_bus(bus) is bus
         self.shown = None if is_plain else ShownPositions(job, clock)
         """Positions in logs that are not of the bus, for the tools of these logs."""
 
@@ -399,10 +398,13 @@ class InputStreams:
         return {one.stream: streams[one.stream].ends() for one in plan.reads}
 
     def all_ends(self, plan: JobPlan) -> Ends:
-        """Return the same, of broadcast stores too; internal streams end when a mark says so."""
-        inner = {feed.stream for feed in plan.feeds}
+        """Return the same of the job's own inputs, and of broadcast stores."""
         streams = open_streams(plan, self._bus)
-        own = {name: ends for name, ends in self.ends(plan, streams).items() if name not in inner}
+        own = {
+            binding.stream: streams[binding.stream].ends()
+            for stage in plan.stages
+            for binding in stage.inputs
+        }
         tables = [streams[table.stream] for table in plan.tables if table.stream is not None]
         return own | {stream.spec.name: stream.ends() for stream in tables}
 

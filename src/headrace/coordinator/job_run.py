@@ -1,8 +1,6 @@
 """One run of a job, the same whatever runs the slots: begin, epochs, stop, end.
 
-What differs is an ``Engine``: which runner each part of the job gets, and what drives it. Inputs
-that were Spark DataFrames are left at the begin: offsets in their internal streams are of
-nothing else.
+What differs is an ``Engine``: which runner each part of the job gets, and what drives it.
 """
 
 from __future__ import annotations
@@ -11,20 +9,21 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from headrace.config import Settings
-from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.bounded_runs import (
-    begin_bounded_run,
+    begin_run,
     bounded_bus,
+    check_end,
     conclude_bounded_run,
-    share_bounded_inputs,
 )
-from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.dataframe_inputs import (
+    leave_dataframes,
+    refuse_dataframes,
+    with_dataframes,
+)
 from headrace.coordinator.deployment import Deployment, deploy
 from headrace.coordinator.driver_loop import (
     DroppedError,
@@ -36,73 +35,23 @@ from headrace.coordinator.driver_loop import (
 from headrace.coordinator.epoch import Runner
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_group import JobGroup, drive_parts
-from headrace.coordinator.job_storage import JobContext, job_storages
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leader_lease import LeaderLease
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.plan_files import forget_secrets
 from headrace.coordinator.recovery import Recovery, RecoveryWatch, watching
 from headrace.coordinator.worker_host import stop_file
-from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError
+from headrace.errors import HeadraceError, NotOwnerError
 from headrace.files import Files, disk_error
 from headrace.graph.builder import Job
-from headrace.graph.operators import FRAME_FOLDER, FRAME_NOTE, Input, JobGraph
 from headrace.objects import StorageAwayError
-from headrace.plan.stages import job_of
 from headrace.redaction import redacted
 from headrace.remote import is_remote
-from headrace.sources.bounded_bus import check_bounded_inputs as check_inputs
-from headrace.sources.bounded_bus import underlying_bus, with_dataframes
+from headrace.sources.bounded_bus import share_sources
 from headrace.sources.listing import BoundedSource
-from headrace.sources.wanted_inputs import input_settings
-
-
-def leave_dataframes(graph: JobGraph, deployed: Sequence[Deployment], settings: Settings) -> None:
-    """Let inputs that were DataFrames be other things, at the begin of a run of the job.
-
-    What is known of those DataFrames goes. In the middle of a run it stays: the graph is refused.
-
-    Args:
-        graph: of the job.
-        deployed: its parts.
-        settings: of the run.
-
-    Raises:
-        InvalidInputError: the job was reset to offsets of such an internal stream.
-    """
-    folder = settings.jobs_dir / graph.name / FRAME_FOLDER
-    inputs = {one.name: one for one in graph.operators if isinstance(one, Input) and not one.frame}
-    left: set[Path] = set()
-    for one in deployed:
-        found = {b.operator for b in one.plan.reads if (folder / b.operator / FRAME_NOTE).exists()}
-        if not found & inputs.keys():
-            continue
-        root = job_storages(settings, one.plan.job).readable
-        state = load_state(FileCommitLog(root, Files(sync=False)))
-        if state is not None and state.fingerprint:
-            continue
-        for name in sorted(found & inputs.keys()):
-            begins = {} if state is None else state.inputs.get(name, {})
-            if any(at.next_offset for at in begins.values()):
-                raise _moved(graph, inputs[name], settings)
-            left.add(folder / name)
-    for path in left:
-        Files().remove_tree(path)
-
-
-def _moved(graph: JobGraph, operator: Input, settings: Settings) -> InvalidInputError:
-    given = input_settings(graph, settings).get(operator.stream)
-    now = f"stream {operator.stream!r}" if given is None else given.text
-    return InvalidInputError(
-        f"job {graph.name!r} was reset to offsets of input {operator.name!r} as it was, a Spark "
-        f"DataFrame, and now it is another: {now}; begin without them: headrace jobs delete "
-        f"{graph.name}",
-        job=graph.name,
-    )
-
 
 STOP_GRACE_S = 8.0
 LOOK_S = 0.1
-LAST_COPY_S = 1.0
 
 OnEpoch = Callable[[EpochSummary], None]
 
@@ -206,21 +155,14 @@ class JobRun:
         context, where = self.context, self.context.storages
         settings, bus = context.settings, context.bus
         graph = with_dataframes(job.build(), bus, settings)
-        frames = [one.name for one in graph.operators if isinstance(one, Input) and one.frame]
-        if ready is None and frames:
-            raise InvalidInputError(
-                f"input {frames[0]!r} of job {job.name!r} is a Spark DataFrame, and here is no "
-                "Spark; run it with headrace run, and a master such as local[2]",
-                job=job.name,
-            )
+        if ready is None:
+            refuse_dataframes(graph)
         if where.copy is None and not self.takes_over:  # a driver with a copy looks there itself
             lease = LeaderLease(where.storage, context.job, "", context.files, context.clock)
             lease.refuse_others()
-        if settings.job.bounded:
-            check = partial(check_inputs, graph, underlying_bus(bus), settings)
-            begun = begin_bounded_run(context, check)
-            if begun is not None:
-                self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
+        begun = begin_run(graph, context)
+        if begun is not None:
+            self.listeners.notice(f"{graph.name}: run {begun.run} begins, without state")
         rows = {} if ready is None else ready()
         found = self.retry.retry_while_blocked(lambda: bounded_bus(graph, context, rows))
         if found is None:
@@ -229,8 +171,8 @@ class JobRun:
             )  # there is nothing to show but what was waited for
         self.context = context = replace(context, bus=found)
         deployed = deploy(graph, context, job.function.__module__)
-        leave_dataframes(graph, deployed, settings)
-        share_bounded_inputs(context, (one.storage.root for one in deployed))
+        leave_dataframes(graph, [one.plan for one in deployed], settings)
+        share_sources(found, [one.storage.root for one in deployed], context.files)
         return deployed
 
     @property
@@ -281,14 +223,15 @@ class JobRun:
     ) -> Coordinator:
         """Return the driver of a part, watched over as long as the stack is open."""
         root, context = one.storage.root, self.context
-        if one.copier is not None:
-            one.copier.takes_over = self.takes_over
         runner = engine.runner(one, share)
         part = one.coordinator(runner, context)
         limit_s = context.settings.state.recovery_timeout_s
         part.notify = self.listeners.notice
         watch = RecoveryWatch(root, context.files, context.clock, limit_s)
-        held.enter_context(_backing_up(one.copier, part, self.listeners.notice))
+        notice = self.listeners.notice
+        for hook in one.hooks:
+            work = hook.running(lambda: part.has_ended, notice, takes_over=self.takes_over)
+            held.enter_context(work)
         held.enter_context(_stopping(self.control, part, runner, root))
         held.enter_context(watching(watch, self.listeners.recovery, runner.fail))
         return part
@@ -297,7 +240,7 @@ class JobRun:
         """Start the driver of a part; False when it was asked to stop first."""
         has_begun = start_driver(part, self.retry)
         if has_begun:
-            _check_end(part, self.context.settings)
+            check_end(part.state, self.context.settings)
         return has_begun
 
 
@@ -355,37 +298,6 @@ class _RunCounter:
             self.rows += summary.rows
             if self._on_epoch is not None:
                 self._on_epoch(summary)
-
-
-def _check_end(coordinator: Coordinator, settings: Settings) -> None:
-    """Refuse to follow the inputs of a run that was given an end and has not reached it."""
-    state = coordinator.state
-    if state.until is not None and not state.ended and not settings.job.bounded:
-        raise InvalidInputError(
-            f"job {job_of(state.job)!r} is in the middle of a bounded run, whose inputs end where "
-            "they did at its start; complete it with --bounded, or follow the inputs under another "
-            "name",
-            job=state.job,
-        )
-
-
-@contextmanager
-def _backing_up(
-    copier: BackupCopier | None, coordinator: Coordinator, notify: Callable[[str], None]
-) -> Iterator[None]:
-    """Let the copy of a storage on this host follow, to the last epoch when the run ends.
-
-    From the start on, for a driver that waits there has to keep its lease.
-    """
-    if copier is None:
-        yield
-        return
-    copier.notify = notify
-    copier.start()
-    try:
-        yield
-    finally:
-        copier.stop(None if coordinator.has_ended else LAST_COPY_S)
 
 
 @contextmanager

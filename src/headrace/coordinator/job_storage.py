@@ -13,7 +13,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -327,6 +327,7 @@ class JobContext:
         bus: its inputs and outputs.
         files: the file system.
         clock: time and names.
+        notify: takes a line when something is wrong although what is done continues.
     """
 
     settings: Settings
@@ -334,6 +335,7 @@ class JobContext:
     bus: Bus
     files: Files
     clock: Clock
+    notify: Callable[[str], None] = lambda line: None
 
     @property
     def storages(self) -> JobStorages:

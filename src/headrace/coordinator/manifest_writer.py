@@ -8,7 +8,7 @@ to it beside its epochs.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import msgspec
 from headrace.bus.bus import Bus
 from headrace.bus.spec import Fence
 from headrace.clock import Clock
-from headrace.coordinator.backup import BackupCopier
+from headrace.coordinator.backup import backup_hooks
 from headrace.coordinator.commit_log import (
     PRUNE_MARGIN,
     CommitLog,
@@ -25,6 +25,7 @@ from headrace.coordinator.commit_log import (
     load_state,
     newest_base,
 )
+from headrace.coordinator.hooks import JobHook
 from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import (
     FORMAT,
@@ -142,7 +143,7 @@ class FencedManifestWriter:
         log: of manifests.
         bus: where the job's streams are; refuses what an older generation still asks.
         clock: for who began when.
-        copier: brings copies to job_dir, where epochs commit elsewhere.
+        hooks: of the modes of the job.
         group: the generation of the whole job; ``None`` where this is all of it.
     """
 
@@ -152,13 +153,13 @@ class FencedManifestWriter:
         log: CommitLog,
         bus: Bus,
         clock: Clock,
-        copier: BackupCopier | None = None,
+        hooks: Sequence[JobHook] = (),
         group: JobGeneration | None = None,
     ) -> None:
         self._job, self._log, self._bus = job, log, bus
         self.clock = clock
         """Gives what is committed its time and names."""
-        self._copier, self._group = copier, group
+        self._hooks, self._group = hooks, group
         self.has_begun = False
         """Whether there is a state."""
         self.state: JobState  # while ``has_begun``
@@ -185,7 +186,7 @@ class FencedManifestWriter:
             CorruptDataError: a manifest is damaged or missing.
             NotOwnerError: a newer generation has begun meanwhile.
         """
-        above = max(above, 0 if self._copier is None else self._copier.restore_from_copy())
+        above = max([above, *(hook.before_generation() for hook in self._hooks)])
         if self._group is None:
             above = max(above, self._bus.fenced(self._job))
             self.generation = self._log.take_generation(holder_here(self.clock), above)
@@ -193,8 +194,8 @@ class FencedManifestWriter:
             self.generation = self._group.take(self._job, self._log, above)
         self.fence = Fence(self._job, self.generation)
         self._bus.fence(self.fence)
-        if self._copier is not None:
-            self._copier.begin(self.generation)
+        for hook in self._hooks:
+            hook.begin(self.generation)
         return self._continue_from(load_state(self._log))
 
     def _continue_from(self, state: JobState | None) -> bool:
@@ -209,8 +210,8 @@ class FencedManifestWriter:
         Raises:
             NotOwnerError: a newer one has begun.
         """
-        if self._copier is not None:
-            self._copier.check()
+        for hook in self._hooks:
+            hook.check()
         newest, holder = self._log.newest_generation()
         if newest != self.generation:
             raise self._taken_over(newest, holder) from cause
@@ -261,16 +262,16 @@ class FencedManifestWriter:
         return won
 
     def finish(self, state: JobState | None = None) -> None:
-        """Let the copy in job_dir follow, where there is one, and give its lease back.
+        """Let the modes of the job take its last state.
 
         Args:
-            state: that the copy is to be of; by default the last one.
+            state: that they are to take; by default the last one.
 
         Raises:
             RecoveryStalledError: job_dir hangs; what was committed stands.
         """
-        if self._copier is not None:
-            self._copier.finish(state or self.state)
+        for hook in self._hooks:
+            hook.finish(state or self.state)
 
     def create(self, state: JobState) -> bool:
         """Publish the first state of a job; False when another driver's is there already."""
@@ -372,18 +373,16 @@ def take_fence(
 def fenced_writer(
     context: JobContext,
     root: Path,
-    copier: BackupCopier | None,
     group: JobGeneration | None = None,
 ) -> Iterator[tuple[FencedManifestWriter, Callable[[], None]]]:
     """Take a generation of a part of a job for a block; the caller holds the ``DriverLock``.
 
-    When the block has ended the copy in job_dir follows, where there is one, so that the loss
-    of this host takes nothing of it back; then the lease is released.
+    When the block has ended the modes of the job take its state: a copy in job_dir follows, so
+    that the loss of this host takes nothing of it back.
 
     Args:
         context: of the job.
         root: the part's storage, which has its name.
-        copier: where epochs commit to this host's disk.
         group: of all parts that the caller takes; by default the generation is one of its own.
 
     Yields:
@@ -399,7 +398,8 @@ def fenced_writer(
     group = group or generation_of(context, root)
     job, bus, clock = root.name, context.bus, context.clock
     log = FileCommitLog(root, context.files)
-    writer = FencedManifestWriter(job, log, bus, clock, copier, group)
+    hooks = backup_hooks(context, root)
+    writer = FencedManifestWriter(job, log, bus, clock, hooks, group)
     if not writer.begin():
         raise InvalidInputError(f"job {job!r} has not committed an epoch yet; run it", job=job)
 

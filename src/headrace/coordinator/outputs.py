@@ -1,42 +1,36 @@
 """Makes a committed epoch's outputs visible, any number of times the same.
 
-Three kinds: output streams on the bus; internal streams between the parts of a job, each
-partition of which gets a mark after the rows of an epoch (whatever follows has an event time of
-at least its watermark, or nothing follows); and sinks. Whether a sink has an epoch, only the
-sink knows: ``DONE`` in the job's storage holds the digest of the last manifest that all of them
-have confirmed, which saves asking and is enough for commands that have no graph.
+Output streams on the bus, with internal ones, whose marks are in ``internal_streams``; and sinks.
+Whether a sink has an epoch, only the sink knows: ``DONE`` in the job's storage holds the digest of
+the last manifest that all of them have confirmed, which saves asking and is enough for commands
+that have no graph.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-import pyarrow as pa
-
-from headrace.bus import Bus, Fence, Producer, StreamSpec
+from headrace.bus import Bus, Fence, Producer
 from headrace.clock import Clock
 from headrace.coordinator.job_storage import JobStorage
-from headrace.coordinator.manifest import InputPosition, JobState
-from headrace.coordinator.watermarks import Positions, passed_on
+from headrace.coordinator.manifest import JobState
+from headrace.coordinator.watermarks import passed_on
 from headrace.errors import (
     InternalError,
     InvalidInputError,
-    PartsError,
-    UnavailableError,
 )
 from headrace.faults import fault
 from headrace.files import Files, local_copy
 from headrace.graph.semantics import Semantics
 from headrace.graph.sinks import NO_TIME, Prepared, Receiver, SinkEpoch, SinkSite
-from headrace.plan.stages import GROUP, MARK, Exchange, JobPlan, Stage
-from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, InputRange, OutputPart, SinkPart
+from headrace.plan.stages import JobPlan
+from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, OutputPart, SinkPart
 from headrace.runtime.sink_shares import verified
 
 _PARTS = 1 << 20
@@ -125,171 +119,6 @@ def _joined(parts: Sequence[OutputPart]) -> list[tuple[int, int]]:
         else:
             ranges.append((part.begin, part.end))
     return ranges
-
-
-def create_internal_streams(plan: JobPlan, bus: Bus, fence: Fence | None = None) -> None:
-    """Make the internal streams that a part sends to or receives from, unless they are there.
-
-    Raises:
-        PartsError: one holds rows with other columns.
-        NotOwnerError: a newer generation than that of the fence has begun.
-    """
-    known = bus.names()
-    for stage in plan.stages:
-        for exchange in (*stage.sends, *stage.feeds):
-            if not exchange.stream:
-                continue
-            schema = exchange.stream_schema
-            if exchange.stream in known:
-                _check_columns(plan, exchange, bus, fence)
-            spec = StreamSpec(
-                exchange.stream, exchange.partitions, schema, address=exchange.address
-            )
-            made = bus.create(spec, exist_ok=True, fence=fence)
-            if made.address not in ("", exchange.address):  # reached in another way by now
-                made.configure(fence=fence, address=exchange.address)
-
-
-def _check_columns(plan: JobPlan, exchange: Exchange, bus: Bus, fence: Fence | None) -> None:
-    found = bus.stream(exchange.stream)
-    held = found.spec.schema
-    if held.equals(exchange.stream_schema):
-        return
-    if not any(found.ends()):  # of a start that failed: nothing was ever sent
-        bus.remove(exchange.stream, fence=fence)
-        return
-
-    def columns_text(schema: pa.Schema) -> str:
-        own = [field for field in schema if field.name not in (GROUP, MARK)]
-        return ", ".join(f"{field.name} {field.type}" for field in own)
-
-    job = plan.graph.name
-    raise PartsError(
-        f"what partition_by {exchange.operator!r} sends has changed, and rows as they were wait in "
-        f"its internal stream: found {columns_text(exchange.schema)}; expected "
-        f"{columns_text(held)}. Put a map with these columns before it, or start over: "
-        f"headrace jobs reset {job}",
-        job=job,
-        stream=exchange.stream,
-    )
-
-
-def internal_ranges(
-    stage: Stage, ranges: Iterable[InputRange], inputs: Positions
-) -> dict[int, list[InputRange]]:
-    """Return what each task of a stage reads of its partitions, an empty range where no news is.
-
-    Args:
-        stage: with a number of tasks that divides that of the partitions.
-        ranges: with news, of all inputs.
-        inputs: how far the job has read.
-    """
-    news = {(wanted.operator, wanted.partition): wanted for wanted in ranges}
-    found: dict[int, list[InputRange]] = {}
-    for feed in stage.feeds:
-        for partition, at in enumerate(_positions(feed, inputs)):
-            empty = InputRange(
-                feed.operator, partition, at.next_offset, at.next_offset, at.max_time
-            )
-            task = partition * stage.tasks // feed.partitions
-            found.setdefault(task, []).append(news.get((feed.operator, partition), empty))
-    return found
-
-
-def internal_watermark(stage: Stage, inputs: Positions) -> int:
-    """Return the least mark of all partitions of the internal streams that a stage reads."""
-    return min(at.max_time for feed in stage.feeds for at in _positions(feed, inputs))
-
-
-def open_watermark(stage: Stage, inputs: Positions) -> int:
-    """Return the least mark of the internal streams that have not been read to their end."""
-    marks = [
-        at.max_time
-        for feed in stage.feeds
-        if not internal_streams_ended([feed], inputs)
-        for at in _positions(feed, inputs)
-    ]
-    return min(marks, default=END_WATERMARK)
-
-
-def internal_streams_ended(feeds: Iterable[Exchange], inputs: Positions) -> bool:
-    """Say whether all partitions of internal streams have been read to their end."""
-    return all(at.ended for feed in feeds for at in _positions(feed, inputs))
-
-
-def _positions(feed: Exchange, inputs: Positions) -> list[InputPosition]:
-    held = inputs.get(feed.operator, {})
-    return [held.get(partition, InputPosition(0)) for partition in range(feed.partitions)]
-
-
-def publish_internal_streams(
-    state: JobState, plan: JobPlan, bus: Bus, root: Path, fence: Fence
-) -> int:
-    """Bring out what the last epoch sent, marks last; rows that left the job by this call.
-
-    Calling it again, from any process, appends what is missing.
-
-    Raises:
-        NotOwnerError: a newer generation than that of the fence has begun.
-    """
-    inner = [exchange.stream for _, exchange in plan.internal_sends]
-    if not inner:
-        return publish_outputs(state, bus, root, fence)
-    with ExitStack() as sent:
-        for name in inner:
-            sent.enter_context(bus.stream(name).together())
-        rows = publish_outputs(state, bus, root, fence, inner)
-        publish_marks(state, plan, bus, fence)
-    return rows
-
-
-def publish_marks(state: JobState, plan: JobPlan, bus: Bus, fence: Fence) -> None:
-    """Append the marks of the last epoch, after its rows; any number of times the same."""
-    marks = passed_on(state.watermarks, state.tasks)
-    for stage, exchange in plan.internal_sends:
-        watermark = marks.get(stage.name, NO_WATERMARK)
-        _publish_mark(state, exchange, watermark, bus, fence, is_timed=stage.timed)
-
-
-def _publish_mark(
-    state: JobState, exchange: Exchange, watermark: int, bus: Bus, fence: Fence, *, is_timed: bool
-) -> None:
-    if state.ended:
-        mark = END_WATERMARK
-    elif not is_timed or watermark in (NO_WATERMARK, END_WATERMARK):
-        return
-    else:
-        mark = watermark - exchange.delay_ms
-    schema = exchange.stream_schema
-    columns = [pa.array([mark if f.name == MARK else None], f.type) for f in schema]
-    row = pa.RecordBatch.from_arrays(columns, schema=schema)
-    stream, producer = bus.stream(exchange.stream), producer_of(state)
-    parts = Counter(part.partition for part in state.outputs if part.stream == exchange.stream)
-    for partition in range(exchange.partitions):
-        sequence = sequence_of(state, parts[partition])  # there are no more appends than parts
-        stream.append(partition, row, producer=producer, sequence=sequence, fence=fence)
-        fault("feed.mark_published")
-
-
-def sent_ends(plan: JobPlan, bus: Bus) -> dict[str, list[int]]:
-    """Return the next offset of each partition of the internal streams that a part sends to."""
-    names = {exchange.stream for _, exchange in plan.internal_sends}
-    return {name: bus.stream(name).ends() for name in sorted(names)}
-
-
-def trim_internal_streams(state: JobState, plan: JobPlan, bus: Bus, fence: Fence) -> None:
-    """Release the rows of internal streams that the state has taken in.
-
-    Raises:
-        NotOwnerError: a newer generation than that of the fence has begun.
-    """
-    for feed in plan.feeds:
-        stream = bus.stream(feed.stream)
-        for partition, position in state.inputs.get(feed.operator, {}).items():
-            with suppress(UnavailableError):  # somebody appends; another epoch will do it
-                fault("feed.trim_due")
-                stream.trim(partition, position.next_offset, fence=fence)
-                fault("feed.trimmed")
 
 
 CONFIRMED_FILE = "sinks-done"

@@ -8,7 +8,7 @@ for). Where all rows stand for as many, metrics are plain and multiplied; else e
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -357,8 +357,3 @@ def _time_literal(one: Filter, source: Source, value: Any) -> str:
         raise _unfit(one, "a time of the years 1 to 9999", value) from None
     kind = "DATE" if source.arrow is not None and pa.types.is_date(source.arrow) else "TIMESTAMPTZ"
     return f"CAST({text_literal(at.isoformat())} AS {kind})"
-
-
-def group_types(groups: Sequence[Source]) -> Mapping[str, Source]:
-    """Return the columns of groups by their names in ``rows``."""
-    return {f"g{at}": one for at, one in enumerate(groups)}

@@ -123,7 +123,6 @@ class StreamTail:
         self._skipped = self._lost = 0
         self._rate = _Rate()
         self._is_new = True
-        self._has_memory = threading.Event()
 
     # What readers ask.
 

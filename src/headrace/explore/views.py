@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from headrace.errors import InvalidInputError
-from headrace.explore.columns import Source, quoted
+from headrace.explore.columns import quoted
 from headrace.explore.query import COUNTS, OVER_TIME, Query, Span, bucket_of
 from headrace.explore.results import (
     ResultColumn,
@@ -469,8 +469,3 @@ def _nice(step: float) -> float:
         if digit * power >= step:
             return float(f"{digit * power:.12g}")
     return step
-
-
-def group_sources(view: QueryView) -> Sequence[Source]:
-    """Return how the columns of groups are read."""
-    return view.groups

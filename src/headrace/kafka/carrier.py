@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from headrace.bus import Appended, AppendedUpTo, LogAwayError, OffsetBatch, StreamSpec
 from headrace.bus.log_stream import AppendNotifier
-from headrace.bus.readable import AppendStamp, CarrierLog
+from headrace.bus.readable import AppendStamp, CarrierLog, DelegatedLog
 from headrace.bus.spec import stream_replaced
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import CorruptDataError, HeadraceError, InvalidInputError, NotOwnerError
@@ -236,7 +236,7 @@ class FrameLog(TopicLog):
         return batch
 
 
-class TopicCarrier(CarrierLog):
+class TopicCarrier(DelegatedLog, CarrierLog):
     """A topic that carries an internal stream.
 
     Args:
@@ -244,6 +244,8 @@ class TopicCarrier(CarrierLog):
         address: of the topic.
         identity: the topic's id, which can contain slashes, a slash, and that of the stream.
     """
+
+    _log: FrameLog
 
     def __init__(self, spec: StreamSpec, address: TopicAddress, identity: str) -> None:
         self.spec, self._address, self._clock = spec, address, SystemClock()
@@ -275,10 +277,6 @@ class TopicCarrier(CarrierLog):
         """Which topic is there now, and the stream."""
         return f"{self._log.identity}/{self._stream}"
 
-    def begins(self) -> list[int]:
-        """Return the first readable offset of each partition."""
-        return self._log.begins()
-
     def ends(self) -> list[int]:
         """Return the offset behind the last message of each partition.
 
@@ -299,14 +297,6 @@ class TopicCarrier(CarrierLog):
                 ]
                 self._looked = stable, ends
             return [*self._looked[1]]
-
-    def offset_at(self, partition: int, time_ms: int) -> int:
-        """Return the first offset with a timestamp at or after a time."""
-        return self._log.offset_at(partition, time_ms)
-
-    def time_range(self, partition: int) -> tuple[int, int] | None:
-        """Return that it is not known."""
-        return self._log.time_range(partition)
 
     def read(
         self,

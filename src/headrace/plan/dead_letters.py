@@ -90,12 +90,12 @@ def _keyed(operators: Mapping[str, Operator]) -> set[str]:
     return found
 
 
-def dead_binding(
+def dead_bindings(
     graph: JobGraph, stream: str, streams: Mapping[str, StreamInfo], mistakes: list[str]
-) -> OutputBinding | None:
-    """Return the output that dead letters go to; ``None`` where no operator makes any."""
+) -> tuple[OutputBinding, ...]:
+    """Return the output that dead letters go to; nothing where no operator makes any."""
     if not has_dead_letters(graph.operators):
-        return None
+        return ()
     head = f"dead letters go to stream {stream!r}"
     if stream in {operator.stream for operator in graph.operators if isinstance(operator, Input)}:
         mistakes.append(f"{head}, which is also an input: set job.dead_letters to another")
@@ -103,4 +103,11 @@ def dead_binding(
     if info is not None and not info.schema.equals(DEAD_SCHEMA):
         mistakes.append(f"{head}, which holds other columns: set job.dead_letters to another")
     partitions = 1 if info is None else info.partitions
-    return OutputBinding(DEAD_LETTERS, stream, partitions, DEAD_SCHEMA, (), "at")
+    return (OutputBinding(DEAD_LETTERS, stream, partitions, DEAD_SCHEMA, (), "at"),)
+
+
+def dead_streams(graph: JobGraph, chosen: str | None) -> dict[str, str]:
+    """Return the stream of a job's dead letters, if it makes any, and how to choose another."""
+    if not has_dead_letters(graph.operators):
+        return {}
+    return {dead_stream(graph.name, chosen): "set job.dead_letters to another"}

@@ -38,7 +38,7 @@ from headrace.graph.operators import (
 from headrace.plan.compatibility import fingerprint
 from headrace.plan.dead_letters import (
     ORIGINS,
-    dead_binding,
+    dead_bindings,
     dead_stream,
     has_dead_letters,
     traced_operators,
@@ -118,7 +118,7 @@ def plan(
         counts = wanted_tasks(inference.operators, found, key_groups, inference.report)
     if found is not None and not inference.mistakes:
         _check_times(inference, found)
-    dead = dead_binding(graph, dead_stream(graph.name, dead_letters), streams, inference.mistakes)
+    dead = dead_bindings(graph, dead_stream(graph.name, dead_letters), streams, inference.mistakes)
     if inference.mistakes or found is None:
         raise GraphError(graph.name, inference.mistakes)
     operators, schemas = prune(inference.operators, inference.flows)
@@ -178,7 +178,7 @@ class _PlanBuilder:
     streams: Mapping[str, StreamInfo]
     timed: set[int]
     timeless: set[str]
-    dead: OutputBinding | None
+    dead: tuple[OutputBinding, ...]
 
     @cached_property
     def first(self) -> set[str]:
@@ -239,7 +239,6 @@ class _PlanBuilder:
         receives = tuple(e for e in exchanges if e.target_stage == index)
         names = [o.name for o in members] + [e.operator for e in receives]
         known = {operator.name for operator in members}
-        dead = self.dead if self.dead is not None and has_dead_letters(members) else None
         return Stage(
             index,
             self.cut.levels[index],
@@ -255,7 +254,7 @@ class _PlanBuilder:
                 for o in members
                 if isinstance(o, SendTo)
             )
-            + (() if dead is None else (dead,)),
+            + (self.dead if has_dead_letters(members) else ()),
             sinks=tuple(
                 SinkBinding(o.name, o.sink, self.flows[o.name].schema)
                 for o in members

@@ -6,7 +6,6 @@ value. People and other programs may write a key as text, which stands for one o
 
 from __future__ import annotations
 
-import base64
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -280,10 +279,3 @@ class StoreShape(RowShape):
         kinds = {tuple(map(type, decode_key(key))) for key in keys}
         first = full[0] if len(kinds) == 1 else None
         return StoreRows(self._entry, first).batch(full, values)
-
-
-def json_value(value: Any) -> Any:
-    """Return a value in kinds that JSON has: moments as ISO 8601, bytes as base64."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return plain(value)

@@ -2,7 +2,7 @@
 
 From settings to a fixed list: which files, split how; which days of a table; which offsets of a
 stream. The list is saved when a run begins (``listing``), so a run that is resumed reads the same.
-Streams that the settings replace by Spark DataFrames get the columns of those. Logs at addresses
+Logs at addresses
 elsewhere, such as topics of Kafka, stand for streams in the same way, and have no end.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +26,9 @@ from headrace.config.inputs import InputSettings
 from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.operators import (
-    FrameSource,
     Input,
     JobGraph,
     Operator,
-    SettingsFrame,
-    frame_stream,
     is_pattern,
 )
 from headrace.graph.sinks import StoredTable, installed_warehouse
@@ -428,17 +425,6 @@ class BoundedInputBus(Bus):
             if name is None:
                 self._bus.unalias(alias)
 
-    def from_beginning(self, graph: JobGraph) -> JobGraph:
-        """Return a graph that reads what stands for streams from its first row."""
-        bounded = {name for name, source in self._sources.items() if not source.address}
-
-        def begun(operator: Operator) -> Operator:
-            if isinstance(operator, Input) and operator.stream in bounded:
-                return replace(operator, start=EARLIEST)
-            return operator
-
-        return replace(graph, operators=tuple(map(begun, graph.operators)))
-
 
 def preview_inputs(graph: JobGraph, bus: Bus, settings: Settings) -> Bus:
     """Return a bus for a look at a job: with its bounded inputs as they are now.
@@ -592,59 +578,31 @@ def underlying_bus(bus: Bus) -> Bus:
     return bus.plain if isinstance(bus, BoundedInputBus) else bus
 
 
-def with_dataframes(graph: JobGraph, bus: Bus, settings: Settings) -> JobGraph:
-    """Return a graph whose inputs are DataFrames where the settings say so.
-
-    They become what ``g.input_dataframe`` makes of them: inputs over internal streams. Their names
-    stay, and so does all that is behind them.
-
-    Args:
-        graph: of the job.
-        bus: has streams that say which columns and event time an input has.
-        settings: of the run.
-
-    Raises:
-        InvalidInputError: what is given on the command is of no input, or of a DataFrame already.
-    """
-    if not settings.inputs:
-        return graph
-    given = {name: one for name, one in input_settings(graph, settings).items() if one.dataframe}
-
-    def framed(operator: Operator) -> Operator:
-        if not isinstance(operator, Input) or is_pattern(operator.stream):
-            return operator
-        found = given.get(operator.stream)
-        return operator if found is None else _framed(graph.name, operator, found, bus)
-
-    return replace(graph, operators=tuple(map(framed, graph.operators))) if given else graph
+def sources_of(bus: Bus) -> Mapping[str, BoundedSource]:
+    """Return what stands for streams of a bus, by their names."""
+    return bus.sources if isinstance(bus, BoundedInputBus) else {}
 
 
-def _framed(job: str, operator: Input, given: InputSettings, bus: Bus) -> Input:
-    if operator.frame is not None:
-        raise InvalidInputError(
-            f"setting inputs.{operator.stream}: input {operator.name!r} of job {job!r} is a Spark "
-            "DataFrame by its code; dataframe goes with g.input",
-            job=job,
-        )
-    known = operator.stream in bus.names() or operator.stream in bus.aliases()
-    spec = bus.stream(operator.stream).spec if known else None
-    time = given.time or operator.time or (spec.time if spec and operator.event is None else None)
-    instead = SettingsFrame(operator.stream, given, _columns(operator, spec, time))
-    return replace(
-        operator,
-        stream=frame_stream(job, operator.name),
-        time=time,
-        start=EARLIEST,
-        schema=instead.columns,
-        frame=FrameSource(None, (), given.partitions, instead),
-    )
+def look_again(bus: Bus) -> None:
+    """Take in what has come to the patterns of logs, where that is due."""
+    if isinstance(bus, BoundedInputBus):
+        bus.look_again()
 
 
-def _columns(operator: Input, spec: StreamSpec | None, time: str | None) -> pa.Schema | None:
-    """Which columns it has to have: those of the graph, or of the stream of that name."""
-    if operator.schema is None:
-        return None if spec is None else spec.schema
-    columns = operator.schema
-    if spec is not None and time in spec.schema.names and time not in columns.names:
-        columns = columns.append(spec.schema.field(time))
-    return columns
+def share_sources(bus: Bus, storages: Iterable[Path], files: Files) -> None:
+    """Let the slots of all parts find what stands for streams."""
+    if isinstance(bus, BoundedInputBus):
+        for storage in storages:
+            save_listing(storage, bus.sources, files)
+
+
+def from_beginning(graph: JobGraph, bus: Bus) -> JobGraph:
+    """Return a graph that reads what has an end, in the place of streams, from its first row."""
+    bounded = {name for name, source in sources_of(bus).items() if not source.address}
+
+    def begun(operator: Operator) -> Operator:
+        if isinstance(operator, Input) and operator.stream in bounded:
+            return replace(operator, start=EARLIEST)
+        return operator
+
+    return replace(graph, operators=tuple(map(begun, graph.operators))) if bounded else graph

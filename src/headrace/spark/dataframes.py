@@ -35,6 +35,7 @@ from headrace.bus import StreamSpec, open_bus
 from headrace.clock import Deadline, SystemClock
 from headrace.config import Settings, load_settings, project_file
 from headrace.coordinator.bindings import readable_names
+from headrace.coordinator.dataframe_inputs import with_dataframes
 from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_group import JobGroup
@@ -48,7 +49,6 @@ from headrace.graph.sinks import StoredTable, installed_warehouse
 from headrace.graph.types import to_schema
 from headrace.graph.windows import Window, global_window
 from headrace.records.schema import unique_names
-from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.catalog import register_catalog
 from headrace.spark.data_source import NAME, StreamSource
 from headrace.spark.java_classes import while_active

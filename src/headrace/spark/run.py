@@ -14,10 +14,12 @@ from headrace.clock import Clock
 from headrace.closeable import Closeable
 from headrace.config import Durability, Settings
 from headrace.coordinator.coordinator import Coordinator
+from headrace.coordinator.dataframe_inputs import with_dataframes
 from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import JobControl, RetryPolicy, run_epochs
 from headrace.coordinator.epoch_clock import driver_clock
 from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.hooks import storage_host
 from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult, disk_errors_named
 from headrace.coordinator.job_storage import DriverLock, JobContext
@@ -29,7 +31,6 @@ from headrace.files import Files
 from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
 from headrace.runtime.host_storage import ServedStorage, StorageServer
-from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
 from headrace.spark.progress_query import progress_shown
 from headrace.spark.runner import SparkRunner
@@ -185,14 +186,13 @@ class SparkEngine(Closeable):
 
     def _served(self, one: Deployment) -> ServedStorage | None:
         """Serve a storage that is on the disk of this host to executors of others."""
-        if one.copier is None or runs_in_driver(str(self.spark.master)):
+        here = storage_host(one.hooks)
+        if not here or runs_in_driver(str(self.spark.master)):
             return None
         conf = self.spark.getConf()
         host = conf.get("spark.driver.host", "127.0.0.1")
         listens = conf.get("spark.driver.bindAddress", host)
-        server = StorageServer(
-            one.storage.root, one.copier.host_id, host, self.job_run.context.files, listens
-        )
+        server = StorageServer(one.storage.root, here, host, self.job_run.context.files, listens)
         self._servers.append(server)
         return server.served
 

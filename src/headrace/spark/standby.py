@@ -19,6 +19,7 @@ from headrace.clock import Clock
 from headrace.config import Settings
 from headrace.coordinator.bounded_runs import bounded_bus
 from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.dataframe_inputs import with_dataframes
 from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.driver_loop import DroppedError, JobControl, stop_on_signals
 from headrace.coordinator.driver_standby import DriverStandby, StandbyStep
@@ -31,7 +32,6 @@ from headrace.files import Files
 from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
 from headrace.plan.parts import split_parts
-from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.dataframe_inputs import dataframe_inputs
 from headrace.spark.run import job_context, run_job
 from headrace.spark.runner import MOST_SLOTS, spread

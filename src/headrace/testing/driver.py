@@ -28,12 +28,13 @@ from headrace.config import (
 from headrace.config.inputs import read_inputs
 from headrace.config.outputs import read_outputs
 from headrace.coordinator.backup import BackupCopier, BackupStatus
-from headrace.coordinator.bounded_runs import bounded_bus, share_bounded_inputs
+from headrace.coordinator.bounded_runs import bounded_bus
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment, deploy
 from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.epoch_clock import accept_clock
 from headrace.coordinator.epoch_records import EpochSummary
+from headrace.coordinator.hooks import storage_host
 from headrace.coordinator.job_parts import part_folders
 from headrace.coordinator.job_storage import JobContext, job_storages
 from headrace.coordinator.operations.recording_archive import ArchiveReader, Recording
@@ -52,7 +53,7 @@ from headrace.runtime.host_storage import StorageServer
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.runtime.slot import run_slot
 from headrace.runtime.slot_host import SlotHost, release_all
-from headrace.sources.bounded_bus import saved_inputs, underlying_bus
+from headrace.sources.bounded_bus import saved_inputs, share_sources, underlying_bus
 from headrace.testing.committed_view import CommittedView
 from headrace.testing.replay import Replay
 from headrace.testing.script import DriverCrash, Item, ManualClock, SlotCrash, call_at, play
@@ -360,8 +361,9 @@ class TestDriver(CommittedView, Closeable):
             self.bus = bounded_bus(graph, self._context)
         deployed = self._deployed(graph)
         storages = (one.storage.root for one in deployed)
-        share_bounded_inputs(self._context, storages)
-        self.copier = deployed[0].copier
+        share_sources(self.bus, storages, self._files)
+        copiers = [hook for hook in deployed[0].hooks if isinstance(hook, BackupCopier)]
+        self.copier = copiers[0] if copiers else None
         self._disconnect()
         self._serve(deployed[0])
         started, context = [], replace(self._context, clock=self._steady)
@@ -389,9 +391,9 @@ class TestDriver(CommittedView, Closeable):
 
     def _serve(self, one: Deployment) -> None:
         """Serve a storage on the disk of the driver's host to slots, where these are on several."""
-        if one.copier is not None and self.hosts > 1:
-            root, identity = one.storage.root, one.copier.host_id
-            self._server = StorageServer(root, identity, "127.0.0.1", self._files)
+        here = storage_host(one.hooks)
+        if here and self.hosts > 1:
+            self._server = StorageServer(one.storage.root, here, "127.0.0.1", self._files)
             self._server.served.connect()
 
     def _disconnect(self) -> None:

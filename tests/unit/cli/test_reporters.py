@@ -15,7 +15,7 @@ from tests.unit.cli.test_run_text import SUMMARY, state_at
 from headrace.cli.run.progress import Progress, epoch_json, epoch_line
 from headrace.cli.run.reporters import JsonReporter, QuietReporter, Reporter, TerminalReporter
 from headrace.clock import SystemClock
-from headrace.coordinator.backup import BackupLag
+from headrace.coordinator.epoch_records import BackupLag
 from headrace.coordinator.recovery import Recovery
 from headrace.testing import ManualClock
 

@@ -32,10 +32,10 @@ from tests.support.watching import (
     asking,
     described,
     new_live_job,
+    serving,
     show_parts,
     steady,
 )
-from tests.unit.control.shops import served
 
 import headrace as hr
 from headrace.errors import InvalidInputError, UnavailableError
@@ -208,13 +208,13 @@ def test_the_driver_tells_why_and_its_history_as_files_do(
 
 
 def test_a_savepoint_is_made_between_two_epochs(client: Client, driver: TestDriver) -> None:
-    with served(driver):
+    with serving(driver):
         made = client.post("/v1/savepoint", name="first")
         unnamed = client.post("/v1/savepoint")
     assert (made["name"], made["epoch"]) == ("first", 2)
     assert (Path(made["path"]) / "savepoint.json").is_file()
     assert client.get("/v1/savepoints") == sorted((made, unnamed), key=lambda one: one["name"])
-    with served(driver), pytest.raises(InvalidInputError, match="first exists already"):
+    with serving(driver), pytest.raises(InvalidInputError, match="first exists already"):
         client.post("/v1/savepoint", name="first")
     with pytest.raises(InvalidInputError, match=r"body\.name"):
         client.post("/v1/savepoint", name="../first")
@@ -419,11 +419,11 @@ def test_a_driver_that_is_paused_in_its_last_epoch_ends(driver: TestDriver, live
 def test_a_host_is_drained_and_used_again(client: Client, driver: TestDriver) -> None:
     [only] = client.get("/v1/placement")["hosts"]
     assert (only["address"], only["status"], only["tasks"]) == ("host-0", "up", 4)
-    with served(driver), pytest.raises(InvalidInputError, match="is the only one that job"):
+    with serving(driver), pytest.raises(InvalidInputError, match="is the only one that job"):
         client.post("/v1/drain", host="host-0")
     with pytest.raises(InvalidInputError, match="no host called 'nowhere'"):
         client.post("/v1/drain", host="nowhere")
-    with served(driver):
+    with serving(driver):
         assert client.post("/v1/undrain", host="host-0") == only
         assert client.post("/v1/restart", rolling=True) == {"hosts": [only["host"]]}
     placement = client.get("/v1/placement")
@@ -449,7 +449,7 @@ def test_a_rescale_reaches_the_parts_that_it_concerns(tmp_path: Path) -> None:
             handle.ask(Rescale(2), 10.0)
         show_parts(live, driver)
         (last,) = third.state.task_counts
-        with served(driver):
+        with serving(driver):
             answers = handle.ask(Rescale(2, last), 10.0)
             assert [one.counts for one in answers.values()] == [{last: 2}]
             assert set(second.state.task_counts.values()) == {4}

@@ -16,8 +16,16 @@ from tests.support.asking import requests_left
 from tests.support.changes import locked
 from tests.support.cli import done, refused
 from tests.support.processes import until
-from tests.support.watching import Client, LiveJob, Rescale, api_server, new_live_job, show_parts
-from tests.unit.control.shops import served, shop
+from tests.support.watching import (
+    Client,
+    LiveJob,
+    Rescale,
+    api_server,
+    new_live_job,
+    serving,
+    show_parts,
+)
+from tests.unit.control.shops import shop
 
 from headrace.testing import TestDriver
 
@@ -58,7 +66,7 @@ def test_the_api_takes_commands_and_no_request_file_is_left(
 ) -> None:
     show_parts(live, driver)
     forbid_requests(driver)
-    with served(driver):
+    with serving(driver):
         found = asked(driver, "jobs", "rescale", "shop", "--tasks", 2)
         assert found["before"] == {"orders.by_user": 4}
         assert found["tasks"] == {"orders.by_user": 2}
@@ -73,7 +81,7 @@ def test_the_api_takes_commands_and_no_request_file_is_left(
 
 def test_what_has_not_begun_finds_a_request_file(driver: TestDriver, live: LiveJob) -> None:
     del live
-    with served(driver):
+    with serving(driver):
         found = asked(driver, "jobs", "rescale", "shop", "--tasks", 2)
     assert found["tasks"] == {"orders.by_user": 2}
     assert requests_left(driver.storage) == []

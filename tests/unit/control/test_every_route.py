@@ -26,8 +26,9 @@ from tests.support.watching import (
     asking,
     make_app,
     new_live_job,
+    serving,
 )
-from tests.unit.control.shops import FILES, served
+from tests.unit.control.shops import FILES
 
 from headrace.testing import TestDriver
 
@@ -38,7 +39,7 @@ def test_every_route_keeps_to_its_description(driver: TestDriver, live: LiveJob)
     class Served(DriverHandle):
         def ask_part(self, root: Path, command: Any, wait_s: float) -> Any:
             del wait_s
-            with served(driver):
+            with serving(driver):
                 return super().ask_part(root, command, 10.0)
 
     handle = Served(driver.storage, live, FILES)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.kafka.formats import json_encoder
-from headrace.kafka.json_columns import json_of_columns
+from headrace.kafka.formats import json_encoder, json_of_columns
 
 ROWS = st.lists(
     st.fixed_dictionaries(

@@ -19,6 +19,7 @@ from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.config import Settings, load_settings
 from headrace.config.inputs import FrameSettings
+from headrace.coordinator.dataframe_inputs import with_dataframes
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_run import JobRun
 from headrace.coordinator.job_storage import JobContext
@@ -28,7 +29,6 @@ from headrace.fencing import FencedFiles
 from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
-from headrace.sources.bounded_bus import with_dataframes
 from headrace.spark.configured_dataframes import redacted_errors
 from headrace.spark.dataframe_inputs import DataFrameFeed, DataFrameFeeds
 from headrace.testing import TestDriver

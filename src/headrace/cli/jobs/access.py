@@ -79,7 +79,7 @@ def open_stopped(
     with DriverLock(found.storage, job, clock), open_home_bus(found.settings) as bus:
         others = {one.root: one for one in readers_of_other_parts(found.settings, job)}
         readers = {found.storage: JobReader(found.newest, job, files), **others}
-        yield JobContext(found.settings, job, bus, files, clock), readers
+        yield JobContext(found.settings, job, bus, files, clock, show_notice), readers
 
 
 @contextmanager
@@ -101,8 +101,8 @@ def open_located(
     states = {found.storage: found.state}
     states |= {one.root: one.state() for one in readers_of_other_parts(settings, job)}
     with open_home_bus(settings) as bus:
-        context = JobContext(settings, job, bus, Files(), SystemClock())
-        with open_job(context, states, show_notice) as handle:
+        context = JobContext(settings, job, bus, Files(), SystemClock(), show_notice)
+        with open_job(context, states) as handle:
             if isinstance(handle, StoppedHandle) and found.storage != found.newest:
                 raise InvalidInputError(
                     f"this host has no storage of job {job!r}, only its copy in {found.newest}; "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.jobs.access import open_stopped, require_stopped, show_notice
+from headrace.cli.jobs.access import open_stopped, require_stopped
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
 from headrace.cli.output import show_json, show_line
 
@@ -167,7 +167,6 @@ def accept_streams(
         headrace jobs accept-streams shop --from same
     """
     from headrace.cli.arguments import places_in
-    from headrace.coordinator.deployment import open_copier
     from headrace.coordinator.operations import rewind
 
     with open_stopped(job, home, config, overrides) as (context, readers):
@@ -175,7 +174,6 @@ def accept_streams(
             context,
             readers,
             lambda stream, held: places_in(stream, start, held),
-            open_copier(context, show_notice),
         )
         state = next(iter(readers.values())).state()
     _told(state, "continues in other streams", {"accepted": offsets}, as_json=as_json)
@@ -262,7 +260,6 @@ def _set_back(
     choose: Callable[[JobState, JobReader, JobContext], JobState],
     prepare: Callable[[Sequence[JobReader]], None],
 ) -> JobState:
-    from headrace.coordinator.deployment import open_copier
     from headrace.coordinator.operations.paired_jobs import check_no_merge
     from headrace.coordinator.operations.reset import reset_parts
 
@@ -275,7 +272,6 @@ def _set_back(
             context,
             readers,
             lambda state, reader: choose(state, reader, context),
-            open_copier(context, show_notice),
         )
 
 

@@ -365,6 +365,7 @@ class _MergeInputs:
 def _merge_inputs(
     settings: Settings, job: str, other: str, code: Job | None, bus: Bus, clock: Clock
 ) -> _MergeInputs:
+    from headrace.coordinator.dataframe_inputs import with_dataframes
     from headrace.coordinator.deployment import make_plan
     from headrace.coordinator.operations.paired_jobs import (
         job_outputs,
@@ -372,7 +373,6 @@ def _merge_inputs(
         paired_outputs,
     )
     from headrace.errors import InvalidInputError
-    from headrace.sources.bounded_bus import with_dataframes
 
     first, second = (job_outputs(settings, name) for name in (job, other))
     pairs, kept = paired_outputs(first, second), kept_for_sinks(first, second)

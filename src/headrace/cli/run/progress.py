@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.output import count_text, rate_text, seconds_text, size_text, time_text
 
 if TYPE_CHECKING:
-    from headrace.coordinator.backup import BackupLag
-    from headrace.coordinator.epoch_records import EpochSummary
+    from headrace.coordinator.epoch_records import BackupLag, EpochSummary
     from headrace.coordinator.manifest import JobState
     from headrace.coordinator.recovery import Recovery
 

@@ -52,10 +52,9 @@ def job_outputs(settings: Settings, job: str) -> JobOutputs:
         catalog = reader.catalog(state)
         found.sent.update(catalog.sent)
         found.sinks.update({sink.operator: sink.identity for sink in catalog.sinks})
-        for operator, positions in state.inputs.items():
-            if operator not in catalog.feeds:
-                stream = catalog.inputs.get(operator, operator)
-                found.read[stream] = {p: at.next_offset for p, at in positions.items()}
+        for operator, positions in catalog.own(state.inputs).items():
+            stream = catalog.inputs.get(operator, operator)
+            found.read[stream] = {p: at.next_offset for p, at in positions.items()}
     return found
 
 

@@ -23,7 +23,6 @@ import msgspec
 
 from headrace.bus import Bus, Fence
 from headrace.config import Settings
-from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.catalog import load_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.inputs import release_pins
@@ -47,10 +46,9 @@ NEWEST_EPOCH = 1 << 62
 def own_inputs(state: JobState, reader: JobReader) -> JobState:
     """Return the state of a part without what other parts send it."""
     try:
-        feeds = reader.catalog(state).feeds
+        inputs = reader.catalog(state).own(state.inputs)
     except InvalidInputError:  # an older version ran it, which had no parts
         return state
-    inputs = {name: held for name, held in state.inputs.items() if name not in feeds}
     return msgspec.structs.replace(state, inputs=inputs)
 
 
@@ -114,7 +112,6 @@ def reset_parts(
     context: JobContext,
     readers: Mapping[Path, JobReader],
     choose: Callable[[JobState, JobReader], JobState],
-    copier: BackupCopier | None = None,
     what: str = "reset",
 ) -> JobState:
     """Set back every part of a job; the caller holds the ``DriverLock`` of the first.
@@ -123,7 +120,6 @@ def reset_parts(
         context: of the job.
         readers: of the parts, the first part's first, by the storage that epochs commit to.
         choose: makes the new state of a part.
-        copier: of a job with one part, where epochs commit to this host's disk.
         what: is being done; for one that finds it half done.
 
     Returns:
@@ -137,7 +133,7 @@ def reset_parts(
     group = generation_of(context, next(iter(readers)))
     with ExitStack() as held:
         taken = [
-            (held.enter_context(fenced_writer(context, root, copier, group)), reader)
+            (held.enter_context(fenced_writer(context, root, group)), reader)
             for root, reader in readers.items()
         ]
         for (_, publish), _ in taken:  # refused while nothing is half done

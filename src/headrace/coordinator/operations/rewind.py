@@ -20,7 +20,6 @@ import msgspec
 
 from headrace.bus import Bus, Stream
 from headrace.bus.spec import stream_replaced
-from headrace.coordinator.backup import BackupCopier
 from headrace.coordinator.inputs import table_key
 from headrace.coordinator.inspection.job_reader import JobReader
 from headrace.coordinator.job_storage import JobContext
@@ -190,7 +189,6 @@ def rewind_job(
     context: JobContext,
     root: Path,
     choose: Callable[[JobState], JobState],
-    copier: BackupCopier | None = None,
 ) -> JobState:
     """Commit a job's new place; the caller holds its ``DriverLock``.
 
@@ -198,7 +196,6 @@ def rewind_job(
         context: of the job.
         root: its storage, or that of a part.
         choose: makes the new state of the last one: ``without_state`` or ``state_at_epoch``.
-        copier: where epochs commit to this host's disk.
 
     Returns:
         The state since.
@@ -207,7 +204,7 @@ def rewind_job(
         InvalidInputError: the job has no epoch yet, or ``choose`` refuses.
         NotOwnerError: a driver elsewhere took over meanwhile.
     """
-    with fenced_writer(context, root, copier) as (writer, publish):
+    with fenced_writer(context, root) as (writer, publish):
         return commit_position(writer, publish, choose)
 
 
@@ -257,7 +254,7 @@ def replaced_streams(state: JobState, reader: JobReader, bus: Bus) -> list[Repla
         bus: the streams.
     """
     catalog = reader.catalog(state)
-    names = {op: stream for op, stream in catalog.inputs.items() if op not in catalog.feeds}
+    names = catalog.own(catalog.inputs)
     tables = {table_key(one.name, one.stream): one.stream for one in catalog.tables if one.stream}
     there = {*bus.names(), *bus.aliases()}
     found = []
@@ -272,7 +269,6 @@ def accept_streams(
     context: JobContext,
     readers: Mapping[Path, JobReader],
     start: StartOffsets,
-    copier: BackupCopier | None = None,
 ) -> dict[str, list[int]]:
     """Let a job continue in other streams; the caller holds the ``DriverLock`` of the first part.
 
@@ -280,7 +276,6 @@ def accept_streams(
         context: of the job.
         readers: of its parts, by the storage that epochs commit to.
         start: chooses where a new stream is begun.
-        copier: of a job with one part, where epochs commit to this host's disk.
 
     Returns:
         The offsets that are read next, by input; of broadcast stores none.
@@ -323,7 +318,7 @@ def accept_streams(
     for reader in others.values():
         choose(reader.state(), reader)  # refused before anything is done
     for root, reader in others.items():
-        rewind_job(context, root, partial(chosen_state, choose, reader), copier)
+        rewind_job(context, root, partial(chosen_state, choose, reader))
     return accepted
 
 

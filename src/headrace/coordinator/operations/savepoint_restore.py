@@ -11,7 +11,7 @@ from a savepoint again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,13 +20,15 @@ import pyarrow as pa
 from msgspec import structs
 
 from headrace.bus import Bus, Fence, StreamSpec
+from headrace.coordinator.backup import backup_hooks
 from headrace.coordinator.bindings import with_placed_outputs
 from headrace.coordinator.bounded_runs import bounded_bus
 from headrace.coordinator.catalog import save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
-from headrace.coordinator.deployment import make_plan, open_copier
+from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.file_copier import FileCopier, named_files
 from headrace.coordinator.inputs import check_graph, task_counts
+from headrace.coordinator.internal_streams import create_internal_streams
 from headrace.coordinator.job_parts import SAVEPOINT, UNFINISHED, part_folders
 from headrace.coordinator.job_storage import (
     DriverLock,
@@ -46,7 +48,6 @@ from headrace.coordinator.operations.savepoint_format import (
     renamed_part,
 )
 from headrace.coordinator.operations.savepoint_writer import size_and_checksum
-from headrace.coordinator.outputs import create_internal_streams
 from headrace.coordinator.rescale import rescaled_state
 from headrace.errors import HeadraceError, InvalidInputError, PartsError
 from headrace.faults import fault
@@ -56,7 +57,7 @@ from headrace.graph.operators import JobGraph
 from headrace.plan.parts import carriers_of, internal_stream_name, split_parts
 from headrace.plan.stages import JobPlan, with_task_counts
 from headrace.remote import is_remote
-from headrace.sources.bounded_bus import BoundedInputBus
+from headrace.sources.bounded_bus import sources_of
 
 
 def verify_files(folder: Path, saved: Savepoint) -> None:
@@ -90,10 +91,8 @@ def check_inputs(saved: Savepoint, bus: Bus) -> None:
     """
     there = {*bus.names(), *bus.aliases()}
     for part in saved.parts:
-        for operator, positions in part.state.inputs.items():
+        for operator, positions in part.catalog.own(part.state.inputs).items():
             name = part.catalog.inputs.get(operator, operator)
-            if operator in part.catalog.feeds:
-                continue
             if name not in there:
                 raise InvalidInputError(
                     f"savepoint {saved.name!r} continues in stream {name!r}, which is not on the "
@@ -125,8 +124,7 @@ def check_logs(saved: Savepoint, bus: Bus) -> None:
     Raises:
         InvalidInputError: an input is another topic than that of the savepoint, or a stream.
     """
-    now = bus.sources if isinstance(bus, BoundedInputBus) else {}
-    said = {n: one.said for n, one in now.items() if n in saved.logs or not one.pattern}
+    said = {n: one.said for n, one in sources_of(bus).items() if n in saved.logs or not one.pattern}
     for name in sorted({*saved.logs, *said}):
         before, wanted = saved.logs.get(name, "the stream"), said.get(name, "the stream")
         if before != wanted:
@@ -278,9 +276,9 @@ class SavepointRestore:
         for job in names:
             part = replace(context, job=job)
             JobStorage(part.storage, context.files).create()
-            copier = open_copier(part)
+            hooks = backup_hooks(part, part.storage)
             log = FileCommitLog(part.storage, context.files)
-            writer = FencedManifestWriter(job, log, context.bus, context.clock, copier, group)
+            writer = FencedManifestWriter(job, log, context.bus, context.clock, hooks, group)
             writer.begin(saved.generation)
             writers.append(writer)
         return writers
@@ -370,21 +368,19 @@ class SavepointRestore:
         """Commit what a part begins with."""
         save_catalog(writer.files.root, writer.generation, part.catalog, writer.files)
         lineage = self.context.clock.new_id()
-        while not self._commit(writer, part.state, lineage, part.catalog.feeds):
+        state = part.state
+        state = structs.replace(state, identities=part.catalog.own(state.identities))
+        while not self._commit(writer, state, lineage):
             pass
         fault("savepoint.begun")
         writer.finish()
         return writer.state
 
-    def _commit(
-        self, writer: FencedManifestWriter, state: JobState, lineage: str, feeds: Collection[str]
-    ) -> bool:
+    def _commit(self, writer: FencedManifestWriter, state: JobState, lineage: str) -> bool:
         held = writer.state if writer.has_begun else None
         last = max(state.epoch, -1 if held is None else held.epoch)
-        own = {name: one for name, one in state.identities.items() if name not in feeds}
         begun = structs.replace(
             begin_lineage(state, lineage),
-            identities=own,
             origin="" if held is None else held.origin or held.lineage,
             epoch=last + 1,
             kept_from=last + 1,
