@@ -54,7 +54,7 @@ def test_a_plan_is_told_or_drawn(jobs: str) -> None:
     assert "store orders.by_customer.aggregate (columnar)" in told
     assert "durability epoch: exactly once" in told
     told = done("explain", f"{jobs}:counts", "--set", "state.durability=backup(30s)")
-    assert "durability backup(30s): exactly once while this host's disk lives" in told
+    assert "durability backup(30s): exactly once while the disk of the driver's host" in told
     assert "at least once" in told
     assert done("explain", f"{jobs}:counts", "--mermaid").startswith("flowchart ")
 
