@@ -25,8 +25,9 @@ RUN_TESTS = POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 $(RUN)
 
 # Those that do not exist are left out. Which files run first: tests/sharing.py.
 SUITES := $(wildcard $(addprefix tests/,spark sim servers browser standalone docs compat model contract unit))
-# Processes that share the tests out, a file at a time; 0: one after the other, in this process.
-PROCESSES := 2
+# Processes that share the tests out, a file at a time: one more than the cores of our machines, for
+# many tests wait; tests/sharing.py sees to that. 0: one after the other, in this process.
+PROCESSES := 3
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11
@@ -67,6 +68,7 @@ test-matrix: setup
 
 # Hours: every schedule, the whole crash matrix, fifty times the examples; one test may take an hour.
 soak: SUITES := $(if $(filter command line,$(origin SUITES)),$(SUITES),tests/sim tests/model tests/contract tests/spark)
+soak: PROCESSES := 2
 soak: setup
 	@SOAK=all $(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder \
 		--timeout=3600 -o faulthandler_timeout=3600 $(SUITES) $(ARGS)

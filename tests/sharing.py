@@ -1,25 +1,48 @@
 """How processes share tests out: a file at a time, those that take longest first.
 
-So the processes end together, and what the fixtures of a module make is made once. How long each
-file takes is in ``durations.json``, which this writes anew:
-``make test ARGS=--durations-to=tests/durations.json``.
+So the processes end together, and what the fixtures of a module make is made once. There is a
+process more than cores, since tests of servers mostly wait: whoever needs a file gets the longest
+one for which the others leave CPU. How long each file takes, and how much CPU in that time, is in
+``durations.json``, which this writes anew: ``make test ARGS=--durations-to=tests/durations.json``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections import defaultdict
+from collections.abc import Collection, Generator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
 DURATIONS = Path(__file__).with_name("durations.json")
-NEW_S = 5.0
+CORES = len(os.sched_getaffinity(0))
+ROUNDING = 0.1
 CLUSTERS = "tests/spark/test_cluster"
 KAFKA = "tests/servers/test_kafka"
 """First of all: its client library has crashed processes that had run hundreds of tests before."""
+
+
+class Taken(NamedTuple):
+    """How long tests took, and the CPU seconds of their processes in that time."""
+
+    seconds: float
+    cpu_s: float
+
+    @property
+    def cores(self) -> float:
+        """How many cores they keep busy."""
+        return self.cpu_s / self.seconds if self.seconds else 0.0
+
+    def __add__(self, other: tuple[float, ...]) -> Taken:  # type: ignore[override]
+        return Taken(self.seconds + other[0], self.cpu_s + other[1])
+
+
+NEW = Taken(5.0, 5.0)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
@@ -29,8 +52,23 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
     enough for the hosts of one to be taken for frozen. Kafka and its registry are started once.
     """
 
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._known = known()
+
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def _assign_work_unit(self, node: Any) -> None:
+        """Give a process what leaves the others their cores; it is the last of what it has."""
+        others = [
+            next(reversed(units))
+            for one, units in self.assigned_work.items()
+            if one is not node and units
+        ]
+        chosen = next_scope(self.workqueue, others, self._known, CORES)
+        self.workqueue.move_to_end(chosen, last=False)
+        super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
         """Let others run what a process that crashed left, but for the test that it crashed in.
@@ -69,12 +107,22 @@ def scope_of(nodeid: str) -> str:
     return CLUSTERS if nodeid.startswith((CLUSTERS, KAFKA)) else nodeid.partition("::")[0]
 
 
-def seconds() -> dict[str, float]:
-    """Return how long each scope took when durations were written down."""
-    taken: defaultdict[str, float] = defaultdict(float)
+def next_scope(
+    waiting: Collection[str], running: Collection[str], taken: Mapping[str, Taken], cores: int
+) -> str:
+    """Return the first of what waits that needs no more CPU than is left, or else the least."""
+    busy = {scope: taken.get(scope, NEW).cores for scope in (*waiting, *running)}
+    room = cores + ROUNDING - sum(busy[scope] for scope in running)
+    fitting = (scope for scope in waiting if busy[scope] <= room)
+    return next(fitting, min(waiting, key=busy.__getitem__))
+
+
+def known() -> dict[str, Taken]:
+    """Return what each scope took when durations were written down."""
+    taken: defaultdict[str, Taken] = defaultdict(lambda: Taken(0.0, 0.0))
     for file, one in json.loads(DURATIONS.read_text()).items():
         taken[scope_of(file)] += one
-    return taken
+    return dict(taken)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
@@ -85,11 +133,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the files that take longest first, where several processes share them."""
     if hasattr(config, "workerinput"):
-        known = seconds()
+        taken = known()
         items.sort(
             key=lambda item: (
                 item.nodeid.startswith(KAFKA),
-                known.get(scope_of(item.nodeid), NEW_S),
+                taken.get(scope_of(item.nodeid), NEW).seconds,
             ),
             reverse=True,
         )
@@ -103,8 +151,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Note durations where they are asked for, in the process that hears of all tests."""
     target = config.getoption("durations_to")
-    if target is not None and not hasattr(config, "workerinput"):
+    if target is None:
+        return
+    if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Stopwatch(target))
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        config.pluginmanager.register(CpuMeter())
+
+
+class CpuMeter:
+    """Adds to the last report of each test what this process and those that it started spent."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+
+    def pytest_collection_finish(self) -> None:
+        """Begin here: what imports take is of no test."""
+        self._before = tree_cpu_s()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Have the report tell it."""
+        report = yield
+        if call.when == "teardown":
+            now = tree_cpu_s()
+            vars(report)["cpu_s"] = round(max(0.0, now - self._before), 3)
+            self._before = now
+        return report
+
+
+def tree_cpu_s(root: str = "self") -> float:
+    """Return the CPU seconds of a process and of those that it started, also of those that ended.
+
+    What was started by a process that ended first is missing, as are servers that detach.
+    """
+    spent, left = 0, [root]
+    while left:
+        process = left.pop()
+        with suppress(OSError):  # it has just ended
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            spent += sum(map(int, fields[11:15]))  # user, system, both of children waited for
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with suppress(OSError):
+                    children = Path(f"/proc/{process}/task/{thread}/children")
+                    left += children.read_text().split()
+    return spent / os.sysconf("SC_CLK_TCK")
 
 
 class Stopwatch:
@@ -112,16 +205,27 @@ class Stopwatch:
 
     def __init__(self, target: Path) -> None:
         self._target = target
-        self._taken: defaultdict[str, float] = defaultdict(float)
+        self._taken: defaultdict[str, Taken] = defaultdict(lambda: Taken(0.0, 0.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Count a test's beginning, its middle or its end."""
-        self._taken[report.nodeid.partition("::")[0]] += report.duration
+        spent = getattr(report, "cpu_s", 0.0)
+        self._taken[report.nodeid.partition("::")[0]] += (report.duration, spent)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say what each kind took, as the table of ``tests/README.md`` has it."""
+        kinds: defaultdict[str, Taken] = defaultdict(lambda: Taken(0.0, 0.0))
+        for file, taken in self._taken.items():
+            kinds[file.split("/")[1]] += taken
+        said = (f"{kind} {taken.seconds:.0f} ({taken.cpu_s:.0f})" for kind, taken in kinds.items())
+        terminalreporter.write_line(f"seconds (of CPU) by kind: {', '.join(sorted(said))}")
 
     def pytest_sessionfinish(self) -> None:
         """Write it down, without files that are gone."""
         root = DURATIONS.parents[1]
-        known = json.loads(self._target.read_text()) if self._target.exists() else {}
-        known |= {file: round(taken, 1) for file, taken in self._taken.items()}
-        there = {file: known[file] for file in sorted(known) if (root / file).exists()}
-        self._target.write_text(json.dumps(there, indent=0) + "\n")
+        held = json.loads(self._target.read_text()) if self._target.exists() else {}
+        held |= {file: [round(one, 1) for one in taken] for file, taken in self._taken.items()}
+        lines = (
+            f'"{file}": {json.dumps(held[file])}' for file in sorted(held) if (root / file).exists()
+        )
+        self._target.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -10,6 +10,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -90,6 +91,20 @@ class SystemClock:
     def new_id(self) -> str:
         """Return 16 hexadecimal digits from the operating system's randomness."""
         return os.urandom(8).hex()
+
+
+def step_times(marks: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Return how long each step took, ms; of steps of one name all together.
+
+    Args:
+        marks: what has just ended and when, s of a monotonic clock; the first one is the begin.
+    """
+    found: dict[str, float] = {}
+    last = marks[0][1]
+    for step, now in marks[1:]:
+        found[step] = round(found.get(step, 0.0) + (now - last) * 1000, 2)
+        last = now
+    return found
 
 
 class ClockDeviation(NamedTuple):

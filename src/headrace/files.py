@@ -189,11 +189,12 @@ class Files:
 
     def rename(self, path: Path, name: Path) -> None:
         """Give a file or folder another name instead of its own; ``sync_folder`` makes it last."""
-        if _far(path) is not None or _far(name) is not None:
-            raise InvalidInputError(
-                f"{path} cannot be renamed to {name}: an object storage has no such step; use a "
-                "folder of a file system for this"
-            )
+        for one in (path, name):
+            if REMOTE in str(one) and _far(one) is not None:
+                raise InvalidInputError(
+                    f"{path} cannot be renamed to {name}: an object storage has no such step; use "
+                    "a folder of a file system for this"
+                )
         os.rename(path, name)
 
     def make_folder(self, folder: Path, mode: int = 0o777) -> None:
@@ -330,7 +331,8 @@ class Files:
         Raises:
             FileNotFoundError: it is not there.
         """
-        if (far := _far(path)) is None:
+        far = _far(path) if REMOTE in str(path) else None
+        if far is None:
             found = path.stat()
             return FileStatus(found.st_size, found.st_mtime)
         if (info := far.info()) is None:
@@ -355,7 +357,8 @@ def local_copy(path: Path) -> Path:
     Raises:
         FileNotFoundError: it is not there.
     """
-    if (far := _far(path)) is None:
+    far = _far(path) if REMOTE in str(path) else None
+    if far is None:
         return path
     local = far.local()
     descriptor = os.open(local, os.O_RDONLY)

@@ -139,7 +139,13 @@ class Address(NamedTuple):
 
 
 _open: dict[tuple[str, str], ObjectStorage] = {}
+_provided: dict[tuple[str, str], ObjectStorage] = {}
 _process = 0
+
+
+def provide(scheme: str, bucket: str, storage: ObjectStorage) -> None:
+    """Have this process use a storage that no address of a user names."""
+    _provided[scheme, bucket] = storage
 
 
 def open_storage(scheme: str, bucket: str) -> ObjectStorage:
@@ -154,6 +160,8 @@ def open_storage(scheme: str, bucket: str) -> ObjectStorage:
         _open.clear()
         _process = os.getpid()
     key = scheme, bucket
+    if key in _provided:
+        return _provided[key]
     if key not in _open:
         _open[key] = plugins.load(plugins.STORAGES, scheme)(scheme, bucket)
     return _open[key]

@@ -26,6 +26,8 @@ CACHED = frozenset(
 )
 """Folders of jobs and streams whose files never change once they have their name."""
 DEFAULT_CACHE_BYTES = 4 << 30
+CACHED_DAYS = "ds="
+"""So begin the names of the folders of days of tables, whose files never change either."""
 _SLACK = 8  # the cache is looked at when an eighth of its bytes has come
 
 
@@ -84,7 +86,7 @@ class RemoteFile:
     @property
     def is_cached_kind(self) -> bool:
         """Say whether it never changes, so that a copy on disk is as good."""
-        return self.path.parent.name in CACHED
+        return _is_cached(self.path.parent.name)
 
     def upload(self, source: Path, *, new: bool) -> bool:
         """Make the object of a local file, which becomes its cached copy.
@@ -211,12 +213,16 @@ class LocalCache:
 
     def _files(self) -> Iterable[tuple[Path, os.stat_result]]:
         for folder, _, names in os.walk(self.root):
-            if os.path.basename(folder) in CACHED:
+            if _is_cached(os.path.basename(folder)):
                 for name in names:
                     path = Path(folder, name)
                     with suppress(FileNotFoundError):
                         if not name.startswith("."):
                             yield path, path.stat()
+
+
+def _is_cached(folder: str) -> bool:
+    return folder in CACHED or folder.startswith(CACHED_DAYS)
 
 
 def _boot() -> str:

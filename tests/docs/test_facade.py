@@ -70,6 +70,7 @@ DOORS = {
         (
             "servers/test_s3_storage.py",
             "servers/test_s3_faults.py",
+            "unit/runtime/test_host_storage.py",
             "servers/test_s3_bus.py",
             "servers/test_hdfs_storage.py",
         ),

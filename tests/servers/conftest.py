@@ -79,7 +79,13 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     """A broker that nobody kills; each test has topics of its own."""
     with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
         yield server
-        CLIENTS.close()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_readers_left() -> Iterator[None]:
+    """Readers of topics that nobody reads again would hold some 500 files open."""
+    yield
+    CLIENTS.close()
 
 
 @pytest.fixture

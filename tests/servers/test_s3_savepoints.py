@@ -17,6 +17,7 @@ from tests.support.changes import (
     save_running,
     savepoint_names,
 )
+from tests.support.soak import more
 from tests.support.storages import bucket_of, objects_of
 
 from headrace.errors import CorruptDataError, InvalidInputError
@@ -93,7 +94,7 @@ def test_a_savepoint_in_a_folder_of_one_host(address: str, tmp_path: Path) -> No
         finish(driver, world)
 
 
-@pytest.mark.parametrize("point", TAKING)
+@pytest.mark.parametrize("point", more(["savepoint.filled", "savepoint.written"], TAKING))
 def test_a_writer_that_dies_leaves_no_savepoint(point: str, address: str, tmp_path: Path) -> None:
     """What it left is not listed, and goes when its name is deleted."""
     driver, world = started("parts", address, tmp_path)
@@ -111,7 +112,7 @@ def test_a_writer_that_dies_leaves_no_savepoint(point: str, address: str, tmp_pa
         finish(driver, world)
 
 
-@pytest.mark.parametrize("point", STARTING)
+@pytest.mark.parametrize("point", more(["savepoint.streams_made", "savepoint.begun"], STARTING))
 def test_a_start_that_dies_is_begun_again(point: str, address: str, tmp_path: Path) -> None:
     driver, world = started("parts", address, tmp_path)
     with driver:

@@ -22,11 +22,20 @@ def open_driver(
     keep_epochs: int = 100,
     *,
     small: bool = True,
+    hosts: int = 1,
+    storage: str = "",
 ) -> TestDriver:
     tables = ("memory", store) if store == "columnar" else (store, store)
     work = make_job(*tables, small=small)
     return TestDriver(
-        work, tasks=3, home=home, durability=durability, seed=seed, keep_epochs=keep_epochs
+        work,
+        tasks=3,
+        hosts=hosts,
+        home=home,
+        durability=durability,
+        seed=seed,
+        keep_epochs=keep_epochs,
+        storage=storage,
     )
 
 

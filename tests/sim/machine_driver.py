@@ -26,10 +26,10 @@ from headrace.coordinator.membership import ClusterMembers
 from headrace.coordinator.placement import PlacementRules, Slot
 from headrace.coordinator.rescale import commit_rescale
 from headrace.errors import HeadraceError, InvalidInputError, NotOwnerError, UnavailableError
+from headrace.fencing import StoreHeldError
 from headrace.graph.semantics import CommitAction
 from headrace.plan.stages import with_task_counts
 from headrace.runtime.orders import SlotOrder, SlotReport
-from headrace.state.backend import StoreHeldError
 from headrace.testing import ManualClock
 
 

@@ -33,6 +33,7 @@ from headrace.coordinator.inputs import task_counts
 from headrace.coordinator.manifest import InputPosition, JobState, Manifest, decode_manifest, fold
 from headrace.coordinator.placement import Slot
 from headrace.errors import CorruptDataError, UnavailableError
+from headrace.fencing import StoreHeldError
 from headrace.graph.operator_base import StreamInfo
 from headrace.graph.semantics import Semantics
 from headrace.plan.planner import plan
@@ -53,7 +54,6 @@ from headrace.runtime.orders import (
     TaskOrder,
     TaskReport,
 )
-from headrace.state.backend import StoreHeldError
 
 PARTITIONS, KEY_GROUPS = 2, 8
 CELLS = (

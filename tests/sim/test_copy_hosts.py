@@ -18,12 +18,12 @@ from tests.sim.copies import (
     on_another_host,
     open_driver,
 )
-from tests.sim.world import World, make_job
+from tests.sim.world import World
 from tests.support.faults import refuse_lease_once, stall_files, wait_at_the_start
 from tests.support.homes import Files
 
 import headrace as hr
-from headrace.errors import InvalidInputError, NotOwnerError
+from headrace.errors import NotOwnerError
 from headrace.testing import TestDriver, call_at, crash_at
 
 
@@ -74,16 +74,6 @@ def test_an_older_driver_stops_once_its_copying_was_refused(tmp_path: Path) -> N
         first.copy()
         with pytest.raises(NotOwnerError, match="taken over by a newer driver"):
             first.advance()
-
-
-def test_slots_of_several_hosts_are_refused(tmp_path: Path) -> None:
-    """A prefix over the disks of several hosts would not be consistent."""
-    home = tmp_path / "home"
-    job = make_job("memory")
-    with TestDriver(job, tasks=3, hosts=2, home=home, durability="backup(30s)") as driver:
-        World(driver, random.Random(19))
-        with pytest.raises(InvalidInputError, match="its slots are on 2 hosts"):
-            driver.start()
 
 
 def test_a_refused_lease_after_the_claim_does_not_end_the_driver(

@@ -89,6 +89,7 @@ def test_old_hours_come_to_the_live_ones(home: Home) -> None:
     assert (same["outputs"][0]["only"], same["outputs"][0]["different"]) == ([3 * USERS, 0], 0)
 
 
+@pytest.mark.soak
 def test_executors_and_tasks_are_those_of_before_when_it_has_caught_up(home: Home) -> None:
     """The second Spark application begins in the same process, and reads what comes by then."""
 

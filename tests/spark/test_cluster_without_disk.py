@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -131,6 +132,41 @@ def test_a_job_survives_a_server_of_exchange_files_and_then_a_host(
         assert driver.wait()["interrupted"], driver.story
     end(world, counting(), tmp_path)
     assert model(world.log) == world.found()
+
+
+@pytest.mark.soak(share=10)
+@pytest.mark.timeout(600)
+def test_epochs_commit_to_the_disk_of_the_driver_and_the_bucket_has_a_copy(
+    tmp_path: Path, world: StoredWorld, cluster: SparkCluster
+) -> None:
+    """A host is lost, then the driver, and nothing with them; then the disk as well."""
+    backup = "state.durability=backup(1s)"
+    with Driver(JOB, world, backup) as driver:
+        feed(world, driver, 40)
+        while len(hosts_of(world)) < 2:
+            feed(world, driver, 10)
+        world.feed(100)
+        cluster.kill_worker(1)
+        feed(world, driver, 40)
+        until(lambda: len(hosts_of(world)) == 1, "one host", driver)
+        world.feed(100)
+        driver.kill()
+    with Driver(JOB, world, backup) as driver:
+        feed(world, driver, 40)
+        assert world.counts() == model(world.log)["counts"]
+        driver.kill()
+    for folder in (tmp_path / "state").iterdir():  # it is a mount of the other hosts
+        shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    with Driver(JOB, world, backup) as driver:
+        feed(world, driver, 40)
+        driver.terminate()
+        assert driver.wait()["interrupted"], driver.story
+    assert hr.run(counting(), world.settings("job.bounded=true", backup)).state.ended
+    found, expected = world.found(), model(world.log)
+    assert found["store"] == expected["store"]
+    assert {key: sorted(set(seen)) for key, seen in found["counts"].items()} == expected["counts"]
+    assert sorted(set(found["windows"])) == expected["windows"]
+    assert sorted(set(found["totals"])) == expected["totals"]
 
 
 def has_standbys(world: StoredWorld) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import headrace as hr
 from headrace import spark as headrace_spark
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, UnavailableError
+from headrace.spark.sessions import open_callbacks
 
 pytestmark = pytest.mark.spark
 
@@ -38,6 +41,15 @@ RETURNS = {"k": int, "n": int}
 def stopped() -> Iterator[None]:
     yield
     headrace_spark.stop()
+
+
+@contextmanager
+def more_files_than_select_takes() -> Iterator[None]:
+    """Open so many files that the next ones have descriptors beyond 1,024."""
+    with ExitStack() as stack:
+        for _ in range(1100):
+            stack.enter_context(Path(os.devnull).open("rb"))
+        yield
 
 
 def manifests(home: Path, job: str) -> set[str]:
@@ -121,6 +133,23 @@ def test_what_cannot_be_is_refused(spark: SparkSession) -> None:
         headrace_spark.stateful(stream, "value", Running, returns=RETURNS)
 
 
+def test_a_process_that_java_cannot_call_says_so(spark: SparkSession, tmp_path: Path) -> None:
+    gateway: Any = spark.sparkContext._gateway
+    gateway.shutdown_callback_server()  # as where no session of Headrace has begun
+    gateway._callback_server = None
+    rows = spark.readStream.format("rate").load()
+    try:
+        with (
+            more_files_than_select_takes(),
+            pytest.raises(UnavailableError, match=r"descriptor \d+, and Py4J .* below 1,024"),
+        ):
+            headrace_spark.stateful(
+                rows, "value", aggregate={"n": hr.agg.count()}, name="open", home=tmp_path / "home"
+            )
+    finally:
+        open_callbacks(spark.sparkContext)
+
+
 def test_a_streaming_frame_goes_on_with_its_state_and_fails_with_the_job(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -146,7 +175,8 @@ def test_a_streaming_frame_goes_on_with_its_state_and_fails_with_the_job(
         assert query.awaitTermination(120), query.status
 
     put("a", (1, 1), (2, 1), (1, 1))
-    run()
+    with more_files_than_select_takes():  # in a session that was there before them
+        run()
     assert found == {(1, 1): 1, (1, 2): 1, (2, 1): 1}
     put("b", (1, 1))
     run()  # the job is stopped and started again

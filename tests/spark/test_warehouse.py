@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -11,9 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from tests.support.changes import with_settings
 from tests.support.cli import done, on_spark, refused
 from tests.support.jobs import SCHEMA, tabling
 from tests.support.runs import World, run_job
+from tests.support.servers import S3Server
+from tests.support.storages import forget_storages
 
 import headrace as hr
 from headrace.errors import InvalidInputError
@@ -74,6 +80,62 @@ def test_a_driver_that_dies_fills_a_table_from_files_once_and_spark_reads_it(
     counted = {"n": found.filter(pl.col("at") // DAY_MS == fed[0]["at"] // DAY_MS).height}
     mark = warehouse / "events" / f"ds={first}" / "_SUCCESS"
     assert json.loads(mark.read_text())["rows"] == counted["n"]
+
+
+READ = """
+from headrace.spark import session
+
+spark = session("local[1]", home=HOME)
+found = spark.read.format("headrace").option("home", HOME).option("table", "history").load()
+print([tuple(row) for row in found.orderBy("n").collect()])
+print(spark.sql("select count(*) from headrace.warehouse.history").first()[0])
+"""
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestDriver]:
+    """A driver that has written a table with two days to a bucket."""
+
+    @hr.job("history")
+    def history(g: hr.Graph) -> None:
+        g.input("in", time="at").send_to(g.output_table("history"))
+
+    with S3Server(tmp_path / "s3") as server:
+        forget_storages()
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        place = f"s3://{server.bucket}/warehouse"
+        monkeypatch.setenv("HEADRACE__WAREHOUSE__ADDRESS", place)
+        with TestDriver(history, home=tmp_path / "home") as driver:
+            with_settings(driver, "warehouse", address=place)
+            driver.create("in", {"at": pa.timestamp("us", "UTC"), "n": pa.int64()})
+            for n in range(3):
+                at = dt.datetime(2013, 1, 1 + n % 2, tzinfo=dt.UTC)
+                driver.feed("in", [{"at": at, "n": n}])
+                driver.advance()
+            driver.finish()
+            yield driver
+    forget_storages()
+
+
+def test_views_show_a_table_in_a_bucket(spark: SparkSession, bucket: TestDriver) -> None:
+    """Its files are copies on the driver's host."""
+    query = "SELECT ds, count(*) AS n FROM history GROUP BY ds"
+    rows = on_spark(query, spark, bucket.settings.warehouse_dir)
+    assert {row["ds"].day: row["n"] for row in rows} == {1: 2, 2: 1}
+
+
+@pytest.mark.soak(share=20)
+def test_tasks_of_spark_read_a_table_in_a_bucket(bucket: TestDriver) -> None:
+    """In a session of its own, whose workers have the login in their environment."""
+    script = READ.replace("HOME", repr(str(bucket.home)))
+    read = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert read.returncode == 0, read.stderr
+    first, count = read.stdout.strip().splitlines()[-2:]
+    assert "datetime.date(2013, 1, 2)" in first
+    assert count == "3"
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])

@@ -114,6 +114,7 @@ class Topics:
     def begun(self, who: str = "somebody") -> Any:
         """Return a producer with an open transaction."""
         producer = lib.Producer({**self._given, "transactional.id": who})
+        producer.list_topics("none", timeout=SOON_S)  # else the next call waits for half a second
         producer.init_transactions(SOON_S)
         producer.begin_transaction()
         return producer
@@ -152,6 +153,7 @@ class Topics:
             "isolation.level": isolation,
             "enable.auto.commit": "false",
             "enable.partition.eof": "true",
+            "fetch.wait.max.ms": "10",  # before a broker says that there is no more: 500
             "auto.offset.reset": "earliest",
         }
         consumer = lib.Consumer({**self._given, **own})

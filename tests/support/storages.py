@@ -23,8 +23,11 @@ __all__ = [
     "exchange_servers",
     "forget_storages",
     "give_up_soon",
+    "names_below",
     "new_name",
     "objects_of",
+    "put_object",
+    "remove_object",
 ]
 
 
@@ -55,6 +58,22 @@ def bucket_of(address: str) -> Any:
     """Return the object storage that an address is in."""
     found = objects.Address.read(address)
     return objects.open_storage(found.scheme, found.bucket)
+
+
+def put_object(address: str, data: bytes) -> None:
+    """Put an object at an address."""
+    bucket_of(address).put(objects.Address.read(address).prefix, data)
+
+
+def remove_object(address: str) -> None:
+    """Remove the object at an address, if it is there."""
+    bucket_of(address).delete(objects.Address.read(address).prefix)
+
+
+def names_below(address: str) -> list[str]:
+    """Return the names of all objects below an address, without it."""
+    prefix = f"{objects.Address.read(address).prefix}/"
+    return [name.removeprefix(prefix) for name in objects_of(address)]
 
 
 def objects_of(address: str) -> list[str]:

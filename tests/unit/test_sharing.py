@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.sharing import Taken, next_scope, tree_cpu_s
+
 ROOT = Path(__file__).parents[2]
 CRASHES = """
 import os
@@ -30,3 +32,26 @@ def test_a_crash_is_one_failed_test_and_the_others_run(tmp_path: Path) -> None:
     )
     assert "2 failed, 4 passed" in ended.stdout, ended.stdout + ended.stderr
     assert ended.returncode == 1
+
+
+def test_a_process_gets_what_leaves_the_others_their_cores() -> None:
+    """The first that does, which is the longest; what is new is taken for busy."""
+    taken = {"a": Taken(90.0, 90.0), "b": Taken(80.0, 40.0), "c": Taken(70.0, 7.0)}
+    assert next_scope("abc", "", taken, 2) == "a"
+    assert next_scope("bc", "a", taken, 2) == "b"
+    assert next_scope("xbc", "aa", taken, 2) == "c"
+    assert next_scope("xa", "ab", taken, 2) == "x", "none fits"
+
+
+def test_cpu_is_counted_with_that_of_processes_that_have_ended_and_that_run() -> None:
+    before = tree_cpu_s()
+    spend = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)"
+    subprocess.run([sys.executable, "-c", spend], capture_output=True, check=True)
+    ended = tree_cpu_s()
+    assert ended - before >= 0.25
+    command = [sys.executable, "-c", f"{spend}\ninput()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        running.stdout.readline()
+        assert tree_cpu_s() - ended >= 0.25
+        running.communicate(b"\n")

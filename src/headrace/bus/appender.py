@@ -161,7 +161,8 @@ class Appender:
                 if answer is None:
                     place = write()
                     answer = self._commit(draft, place)
-                    self._retain(place.segment == answer.first_offset, settings)
+                    if place.segment == answer.first_offset:
+                        self._retain(settings)
                 return answer
 
         return self._again(append)
@@ -421,7 +422,7 @@ class Appender:
         try:
             end = self._writable_end()
             data = draft.entry(end.offset, index.partition, place, now_ms).pack()
-            self._files.append(self._index_file.at(index.path_of(end.number)), [data])
+            self._files.append(self._index_file.at(Path(end.path)), [data])
             self._sync(self._index_file)
             fault("bus.index_written")
             does_count = index.counts(end)
@@ -439,9 +440,9 @@ class Appender:
         index.grow(data, end)
         return Appended(end.offset, end.offset + draft.rows, False)
 
-    def _retain(self, is_new_segment: bool, settings: StreamSettings) -> None:
-        """Release old segments when a new one was begun; the append counts in any case."""
-        if is_new_segment and settings.drops:
+    def _retain(self, settings: StreamSettings) -> None:
+        """Release old segments now that a new one was begun; the append counts in any case."""
+        if settings.drops:
             with contextlib.suppress(OSError, EraFencedError):  # a later append tries again
                 self._trim(expired_before(self._index.known(), settings, self._clock.now_ms()))
 
@@ -486,7 +487,7 @@ class Appender:
         gap = -end % ALIGNMENT
         self._files.append(descriptor, [bytes(gap), *chunks])
         self._sync(self._segment_file)
-        length = sum(memoryview(chunk).nbytes for chunk in chunks)
+        length = sum([memoryview(chunk).nbytes for chunk in chunks])
         return FrameLocation(segment, nonce, end + gap, length)
 
     def _current_segment(self, first: int, settings: StreamSettings) -> tuple[int, int, int]:
@@ -539,7 +540,7 @@ class Appender:
         """Close the index file and begin the next one; see ``IndexFiles.begin``."""
         index = self._index
         end = index.end(self._era)
-        path = index.path_of(end.number)
+        path = Path(end.path)
         if end.number >= 0 and not index.is_torn and not index.is_closed:
             self._files.append(self._index_file.at(path), [index.closing(end.offset)])
             index.refresh()

@@ -70,6 +70,9 @@ class IndexEnd(NamedTuple):
     entries: int
     offset: int
     header: bytes
+    path: str
+    following: str
+    """The path of the file that would come next."""
 
 
 class IndexFiles:
@@ -95,7 +98,8 @@ class IndexFiles:
         self.trimmed_in = -1
         self.history = IndexHistory(files, f"{place}/index-", partition)
         self._end_seen = 0
-        self._newest = ""  # the path of the file that is read now
+        self._newest = self._following = ""  # the path of the file that is read now, of the next
+        self._newest_header = b""
         self._view: IndexView | None = None  # of what is known, until more is
         self._files, self._clock = files, clock
         self._lock = threading.Lock()
@@ -140,6 +144,8 @@ class IndexFiles:
 
     def known(self) -> IndexView:
         """Return what is known without a look at the disk."""
+        if (view := self._view) is not None:
+            return view
         table = self.table
         if not self.is_whole:
             return table.view(None, self.holder)
@@ -155,8 +161,8 @@ class IndexFiles:
         with self._lock:
             if self.era != era:
                 raise EraFencedError
-            header = self._header(self.number).pack() if self.number >= 0 else b""
-            return IndexEnd(self.number, self.entries, self.table.next_offset, header)
+            place = self._newest_header, self._newest, self._following
+            return IndexEnd(self.number, self.entries, self.table.next_offset, *place)
 
     def grow(self, data: bytes, at: IndexEnd) -> None:
         """Take over an append that the caller has just written there."""
@@ -184,10 +190,10 @@ class IndexFiles:
         if at.number < 0:
             return not self.history.numbers()
         # In this order: the oldest is dropped first.
-        if os.path.exists(self.history.name(at.number + 1)):
+        if os.path.exists(at.following):
             return False
         try:
-            with open(self.history.name(at.number), "rb", buffering=0) as file:
+            with open(at.path, "rb", buffering=0) as file:
                 return file.read(ENTRY_BYTES) == at.header  # else a stray, see History.numbers
         except FileNotFoundError:
             return False
@@ -202,9 +208,12 @@ class IndexFiles:
             raise stream_removed(self.stream) from cause
 
     def _refresh(self, *, is_due: bool = False) -> None:
-        if self._view is not None and not (is_due or self.is_closed):
+        if self.number >= 0 and not (is_due or self.is_closed):
             try:
                 if os.stat(self._newest).st_size == self.entries * ENTRY_BYTES:
+                    self._end_seen = self.table.next_offset
+                    if self._view is None:
+                        self._view = self.known()
                     return
             except FileNotFoundError:  # dropped, or the stream is removed
                 pass
@@ -236,6 +245,7 @@ class IndexFiles:
 
     def _restart(self) -> None:
         self.number, self.entries, self.own = -1, 0, 0
+        self._newest, self._following, self._newest_header = "", "", b""
         self.is_torn = self.is_closed = self.is_whole = self.is_seal = False
         self.table, self.trimmed_in, self.holder = EntryTable(), -1, -1
         self._view = None
@@ -254,7 +264,7 @@ class IndexFiles:
             data = self._new_data()
             # Looked for after the entries were read: those were there before a barrier, and count.
             is_due = is_due or bool(data) or self.is_torn or self.is_closed or self.number < last
-            if not is_due or not os.path.exists(self.history.name(self.number + 1)):
+            if not is_due or not os.path.exists(self._following):
                 if is_due and not os.path.exists(self._newest):
                     raise _DroppedError
                 self._take(data)
@@ -306,7 +316,7 @@ class IndexFiles:
             size, data = os.stat(name).st_size, b""
             if size != begin:
                 with open(name, "rb", buffering=0) as file:
-                    if file.read(ENTRY_BYTES) != self._header(self.number).pack():
+                    if file.read(ENTRY_BYTES) != self._newest_header:
                         raise _DroppedError  # and a stray has its name, see History.numbers
                     data = os.pread(file.fileno(), max(0, size - begin), begin)
         except FileNotFoundError as error:
@@ -346,7 +356,8 @@ class IndexFiles:
             )
         first = self._first_entries(number, header)
         self.number, self.entries, self.own = number, 1 + header.rows, 0
-        self._newest, self._view = path, None
+        self._newest, self._following, self._view = path, self.history.name(number + 1), None
+        self._newest_header = header.pack()
         self.is_torn = self.is_closed = False
         self.is_whole, self.is_seal = header.kind == OPENING, is_seal
         if self.is_whole:
@@ -500,4 +511,4 @@ class IndexFiles:
         if self.number < 0:
             return won and self.history.numbers() == [header.position]
         # Else the name was free because others had used and dropped it: a stray.
-        return won and os.path.exists(self.history.name(self.number))
+        return won and os.path.exists(self._newest)

@@ -124,8 +124,8 @@ def verified_entries(data: bytes, begin: int, origin: str, partition: int) -> En
     entries = np.frombuffer(data, ENTRY, whole)
     view = memoryview(data)
     starts = range(0, whole * ENTRY_BYTES, ENTRY_BYTES)
-    sums = (xxh3_64_intdigest(view[at : at + ENTRY_BYTES - 8]) for at in starts)
-    good = entries["checksum"] == np.fromiter(sums, np.uint64, whole)
+    sums = [xxh3_64_intdigest(view[at : at + ENTRY_BYTES - 8]) for at in starts]
+    good = entries["checksum"] == np.array(sums, np.uint64)
     good &= (entries["magic"] == MAGIC) & (entries["partition"] == partition)
     if good.all():
         return entries

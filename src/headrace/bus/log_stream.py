@@ -261,7 +261,8 @@ class LogStream(Stream):
     @property
     def settings(self) -> StreamSettings:
         """What may be changed of the stream; see ``Stream.settings``."""
-        self._check_open()
+        if self._is_closed:
+            self._check_open()
         settings = self._settings.current()
         if settings is not self._known:
             with self._growing:
@@ -544,7 +545,8 @@ class LogStream(Stream):
         return next(self._turns)
 
     def _log(self, partition: int) -> Log:
-        self._check_open()
+        if self._is_closed:
+            self._check_open()
         if 0 <= partition < len(self._logs) and (log := self._logs[partition]) is not None:
             return log
         if partition >= len(self._logs):

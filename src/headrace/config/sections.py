@@ -87,9 +87,9 @@ EPOCH_PROMISE = (
     "because epochs commit to job_dir"
 )
 BACKUP_PROMISE = (
-    "exactly once while this host's disk lives, because epochs commit to it; if it is lost, state "
-    "goes back to the last copy in job_dir, made every {every} while job_dir answers, the input is "
-    "read again from there, and later outputs appear again: at least once"
+    "exactly once while the disk of the driver's host lives, because epochs commit to it; if it is "
+    "lost, state goes back to the last copy in job_dir, made every {every} while job_dir answers, "
+    "the input is read again from there, and later outputs appear again: at least once"
 )
 
 
@@ -296,6 +296,12 @@ class WarehouseSettings(Section):
         read=absolute,
         description="folder of all tables, which the drivers' hosts can reach; none: "
         "warehouse, below home",
+    )
+    address: str = setting(
+        "",
+        read=storage_address,
+        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, for all "
+        "tables; empty: the folder",
     )
     file_bytes: int = setting(
         128 * MIB,

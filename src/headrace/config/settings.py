@@ -235,8 +235,8 @@ class StateSettings(Section):
     durability: str = setting(
         "epoch",
         read=_durability,
-        description="epoch: epochs commit to job_dir; backup(30s): to this host's disk, with "
-        "a copy in job_dir every 30 s",
+        description="epoch: epochs commit to job_dir; backup(30s): to the disk of the driver's "
+        "host, with a copy in job_dir every 30 s",
     )
     recovery_timeout_s: float = setting(
         300.0, above=0, description="time without progress after which the recovery of a task fails"
@@ -448,12 +448,6 @@ class Settings(Section):
         Raises:
             InvalidInputError: two settings do not go together.
         """
-        if self.storage.address and Durability.parse(self.state.durability).is_backup:
-            raise InvalidInputError(
-                f"state.durability is {self.state.durability}, and storage.address is "
-                f"{self.storage.address}: copies are made to a folder of a file system; use "
-                "state.durability=epoch, which commits each epoch to the storage"
-            )
         own, other = self.storage.address, self.bus.address
         if own and other and f"{own}/".startswith(f"{other}/"):
             raise InvalidInputError(
@@ -471,12 +465,33 @@ class Settings(Section):
                 f"storage.address is {own}, and bus.offload_address is {far}; give each a prefix "
                 "of its own, such as .../jobs and .../streams"
             )
+        self._check_warehouse()
         bound_caches(self.storage.cache_bytes)
         for name in ("remote", "spark", "alerts", "tracing"):
             redaction.remember_setting(name, {**vars(getattr(self, name)), "rules": ()})
         for one in self.inputs.values():
             if one.dataframe is not None:
                 redaction.remember_setting("", vars(one.dataframe))
+
+    def _check_warehouse(self) -> None:
+        tables = self.warehouse.address
+        if tables and self.warehouse.dir is not None:
+            raise InvalidInputError(
+                f"warehouse.address is {tables}, and warehouse.dir is {self.warehouse.dir}; set "
+                "one of the two"
+            )
+        others = {
+            "storage.address": self.storage.address,
+            "bus.address": self.bus.address,
+            "bus.offload_address": self.bus.offload_address,
+        }
+        for name, other in others.items():
+            ways = (f"{tables}/", f"{other}/")
+            if tables and other and (ways[0].startswith(ways[1]) or ways[1].startswith(ways[0])):
+                raise InvalidInputError(
+                    f"warehouse.address is {tables}, and {name} is {other}; give each a prefix of "
+                    "its own, such as .../warehouse and .../jobs"
+                )
 
     @property
     def bus_dir(self) -> Path:
@@ -499,7 +514,9 @@ class Settings(Section):
 
     @property
     def warehouse_dir(self) -> Path:
-        """Tables that jobs write by day."""
+        """Tables that jobs write by day: a folder, or what stands for an address on this host."""
+        if self.warehouse.address:
+            return local_path(Address.read(self.warehouse.address), self.state_dir)
         return self.warehouse.dir or self.home / "warehouse"
 
     @property

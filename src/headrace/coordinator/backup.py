@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,7 +36,6 @@ from headrace.coordinator.job_storage import (
 )
 from headrace.coordinator.leader_lease import LEASE_S, RENEWALS, LeaderLease
 from headrace.coordinator.manifest import JobState, base_manifest, encode_manifest
-from headrace.coordinator.placement import Slot
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import (
@@ -47,15 +46,15 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.faults import fault
-from headrace.fencing import FencedFiles
+from headrace.fencing_objects import fenced_files
 from headrace.files import TRASH, Files
-from headrace.plan.stages import job_of
+from headrace.remote import address_of
 
 MARK = "copy-id"
 
 
 class Backup:
-    """A job's storage on the host's own disk, and its copy.
+    """A job's storage on the host's own disk, and its copy in a folder or an object storage.
 
     Args:
         local: the storage, where epochs commit.
@@ -79,7 +78,7 @@ class Backup:
     ) -> None:
         self.local, self.remote, self.job, self.host_id = local, remote, job, host_id
         self._files, self._clock = files, clock
-        self._fenced = FencedFiles(files, remote)
+        self._fenced = fenced_files(files, remote)
         renew_s = lease_s / RENEWALS
         self.lease = LeaderLease(remote, job, host_id, self._fenced, clock, renew_s, lease_s)
 
@@ -92,11 +91,11 @@ class Backup:
             UnavailableError: it is not.
             OSError: it does not answer.
         """
-        mine, there = _read(self.local / MARK), _read(self.remote / MARK)
+        mine, there = self._mark(self.local), self._mark(self.remote)
         if mine is not None and mine != there:
             found = "no mark" if there is None else "the mark of another copy"
             raise UnavailableError(
-                f"{self.remote} holds {found}, so it is not where the copies of job {self.job!r} "
+                f"{self.where} holds {found}, so it is not where the copies of job {self.job!r} "
                 f"went; mount the right one, or remove {self.local / MARK} to begin a new copy",
                 job=self.job,
             )
@@ -108,6 +107,12 @@ class Backup:
         if mine is None:
             self._files.make_folder(self.local, 0o700)
             self._files.publish(self.local / MARK, there)
+
+    def _mark(self, folder: Path) -> bytes | None:
+        try:
+            return self._files.read(folder / MARK)
+        except FileNotFoundError:
+            return None
 
     def copy(self, state: JobState, beat: Callable[[int], None]) -> int:
         """Bring a committed epoch over; returns the bytes that were copied.
@@ -224,6 +229,16 @@ class Backup:
         JobStorage(self.local, self._files).create()
 
     @property
+    def where(self) -> str:
+        """The folder or the address of the copy, for people."""
+        return address_of(self.remote)
+
+    @property
+    def exists(self) -> bool:
+        """Say whether there is anything where the copy goes."""
+        return self._files.exists(self.remote)
+
+    @property
     def has_local(self) -> bool:
         """Say whether the storage holds a committed epoch."""
         return bool(self._files.names(self.local / "manifests"))
@@ -242,13 +257,6 @@ def _as_copy(state: JobState) -> bytes:
     copy = msgspec.structs.replace(state, copy_of=state.digest, kept_from=state.epoch)
     data, _ = encode_manifest(base_manifest(copy, previous=""))
     return data
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 REACHABLE_S = 10.0
@@ -307,7 +315,6 @@ class BackupCopier(JobHook):
         self._backup, self._clock = backup, clock
         interval_ms = Durability.parse(durability).interval_ms
         assert interval_ms is not None
-        self._durability = durability
         self._interval_s, self._stuck_s = interval_ms / 1000, stuck_s
         self.notify, self.takes_over = notify, False
         self._lock, self._turn = threading.Lock(), threading.Lock()
@@ -338,7 +345,7 @@ class BackupCopier(JobHook):
         except (OSError, UnavailableError) as error:
             if not backup.has_local:
                 raise UnavailableError(
-                    f"job {backup.job!r} has no storage on this host, and {backup.remote}, where "
+                    f"job {backup.job!r} has no storage on this host, and {backup.where}, where "
                     f"its copy is, cannot be used: {_reason(error)}; run again when it can",
                     job=backup.job,
                 ) from error
@@ -350,7 +357,7 @@ class BackupCopier(JobHook):
 
     def _look(self) -> tuple[int, bool]:
         backup = self._backup
-        if backup.remote.exists() and not self.takes_over:
+        if backup.exists and not self.takes_over:
             backup.lease.refuse_others()
         backup.attach()
         newest, is_mine = backup.lease.newest()
@@ -393,13 +400,13 @@ class BackupCopier(JobHook):
         found = _TimedCall(ask)
         while not found.over.wait(WAKE_S / 10):
             if self._clock.monotonic() - self._moved > self._stuck_s:
-                remote = self._backup.remote
+                remote = self._backup.where
                 raise RecoveryStalledError(
                     f"the copy of job {self._backup.job!r} in {remote} has given no byte for "
                     f"{self._stuck_s:.0f} s; check whether its disk answers, then run again, or "
                     "raise state.recovery_timeout_s",
                     job=self._backup.job,
-                    file=str(remote),
+                    file=remote,
                 )
         return found.answer()
 
@@ -424,28 +431,16 @@ class BackupCopier(JobHook):
                 job=self._backup.job,
             )
             error.also = (
-                f"that was while {self._backup.remote} did not answer; the next start here "
+                f"that was while {self._backup.where} did not answer; the next start here "
                 "continues from the other's copy, if there is one by then"
             )
             raise error
         self._take()
 
-    def check_slots(self, slots: Sequence[Slot]) -> None:
-        """Refuse slots of other hosts: the job's storage is on the disk of this one.
-
-        Raises:
-            InvalidInputError: some are elsewhere.
-        """
-        hosts = {slot.host for slot in slots}
-        if hosts != {self._backup.host_id}:
-            raise InvalidInputError(
-                f"state.durability is {self._durability}, which keeps the job's storage on the "
-                f"disk of the driver's host, but its slots are on {len(hosts)} hosts or with "
-                "another state.dir; use state.durability=epoch with storage.address, a bucket that "
-                "all hosts write to, or with a job_dir that all reach; or a master whose slots are "
-                "all here, such as local[2]",
-                job=job_of(self._backup.job),
-            )
+    @property
+    def storage_host(self) -> str:
+        """The identity of the state directory that the storage is in."""
+        return self._backup.host_id
 
     def observe(self, state: JobState) -> None:
         """Take a committed epoch. Call before files that it no longer names are swept."""
@@ -543,7 +538,7 @@ class BackupCopier(JobHook):
         status = self.status
         if status.failures:
             self.notify(
-                f"{self._backup.remote} is back after {status.failures} failed tries; the copy is "
+                f"{self._backup.where} is back after {status.failures} failed tries; the copy is "
                 f"of epoch {status.epoch}"
             )
         self.status = replace(status, failures=0, problem="")
@@ -552,7 +547,7 @@ class BackupCopier(JobHook):
         status, problem = self.status, _reason(error)
         if not status.failures:
             self.notify(
-                f"no copy in {self._backup.remote}: {problem}; the job continues, and the loss of "
+                f"no copy in {self._backup.where}: {problem}; the job continues, and the loss of "
                 f"this host would step back to epoch {max(status.epoch, 0)}"
             )
         self.status = replace(status, failures=status.failures + 1, problem=problem)
@@ -664,7 +659,7 @@ def call_with_timeout(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not isinstance(error, HeadraceError):
         return f"{error.strerror or type(error).__name__} ({error.filename or 'job_dir'})"
     return error.message if isinstance(error, HeadraceError) else str(error)
 

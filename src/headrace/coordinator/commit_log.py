@@ -81,7 +81,7 @@ class FileCommitLog(CommitLog):
     def __init__(self, root: Path, files: Files) -> None:
         self._manifests, self._generations = root / "manifests", root / "generations"
         self.files = files if isinstance(files, FencedFiles) else fenced_files(files, root)
-        self._files = self.files
+        self._plain = self.files.beneath  # reads need no right
         for folder in (self._manifests, self._generations):
             files.make_missing(folder)
 
@@ -91,26 +91,30 @@ class FileCommitLog(CommitLog):
     def publish(self, epoch: int, data: bytes) -> bool:
         """Create the manifest's file if no other and no later one exists."""
         path = self._path(epoch)
-        there = self.epochs()
-        if there and there[-1] >= epoch:
-            self._files.sync_folder(self._manifests)
+        if self._newest(self._manifests) >= epoch:
+            self._plain.sync_folder(self._manifests)
             return False
-        won = self._files.publish(path, data, lambda: fault("commit.written"))
-        if won and self.epochs()[-1] >= epoch + PRUNE_MARGIN:
+        won = self.files.publish(path, data, lambda: fault("commit.written"))
+        if won and self._newest(self._manifests) >= epoch + PRUNE_MARGIN:
             # So far behind, the name was free only because it had been pruned. A nearer later
             # epoch is one that builds on this one.
-            self._files.remove(path)
+            self.files.remove(path)
             return False
         return won
 
+    def _newest(self, folder: Path) -> int:
+        """The highest number of a manifest or a generation; -1: there is none."""
+        names = self._plain.names(folder)
+        return int(names[-1].removesuffix(".json")) if names else -1
+
     def epochs(self) -> list[int]:
         """Return the epochs that are there, rising."""
-        return [int(name.removesuffix(".json")) for name in self._files.names(self._manifests)]
+        return [int(name.removesuffix(".json")) for name in self._plain.names(self._manifests)]
 
     def read(self, epoch: int) -> bytes:
         """Return the content of a manifest's file."""
         try:
-            return self._files.read(self._path(epoch))
+            return self._plain.read(self._path(epoch))
         except FileNotFoundError as error:
             raise CorruptDataError(f"manifest of epoch {epoch} is missing", epoch=epoch) from error
 
@@ -119,53 +123,48 @@ class FileCommitLog(CommitLog):
         for epoch in self.epochs()[:-1]:
             if epoch < before:
                 fault("prune.due")
-                self._files.remove(self._path(epoch))
+                self.files.remove(self._path(epoch))
 
     def take_generation(self, holder: dict[str, str | int], above: int = 0) -> int:
         """Create the next numbered file; a loser of the race tries again."""
-        data, plain = msgspec.json.encode(holder), self.files.beneath
+        data, plain = msgspec.json.encode(holder), self._plain
         while True:
-            number = max(self._numbers()[-1], above) + 1
+            number = max(self._newest(self._generations), above, 0) + 1
             created = plain.publish(self._generation(number), data)
             # One that is so far below the newest was free only because it is long over.
-            if created and self._numbers()[-1] < number + KEPT_GENERATIONS:
+            if created and self._newest(self._generations) < number + KEPT_GENERATIONS:
                 break
         self._begin(number)
         return number
 
     def claim_generation(self, number: int, holder: dict[str, str | int]) -> bool:
         """Create the file of that number, if there is neither it nor a later one."""
-        if self._numbers()[-1] >= number:
+        if self._newest(self._generations) >= number:
             return False
         data, path = msgspec.json.encode(holder), self._generation(number)
-        if not self.files.beneath.publish(path, data):
+        if not self._plain.publish(path, data):
             return False
         self._begin(number)
         return True
 
     def _begin(self, number: int) -> None:
         """Take the right to change the root, as the holder of a number that was created."""
-        plain = self.files.beneath
         with suppress(NotOwnerError):  # a newer one was faster: nothing of this one is taken
             self.files.take(number)
-        plain.sync_folder(self._manifests)  # a name that is built on must be durable
-        for old in self._numbers()[1:-KEPT_GENERATIONS]:
-            plain.remove(self._generation(old))
-
-    def _numbers(self) -> list[int]:
-        names = self._files.names(self._generations)
-        return [0, *[int(name.removesuffix(".json")) for name in names]]
+        self._plain.sync_folder(self._manifests)  # a name that is built on must be durable
+        for name in self._plain.names(self._generations)[:-KEPT_GENERATIONS]:
+            self._plain.remove(self._generations / name)
 
     def _generation(self, number: int) -> Path:
         return self._generations / f"{number:08d}.json"
 
     def newest_generation(self) -> tuple[int, dict[str, str | int]]:
         """Return the highest numbered file and its content."""
-        number = self._numbers()[-1]
-        if number == 0:
+        number = self._newest(self._generations)
+        if number < 0:
             return 0, {}
         try:
-            return number, msgspec.json.decode(self._files.read(self._generation(number)))
+            return number, msgspec.json.decode(self._plain.read(self._generation(number)))
         except msgspec.DecodeError as error:
             path = self._generation(number)
             raise CorruptDataError(

@@ -9,11 +9,12 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from operator import attrgetter
 
 import msgspec
 
 from headrace.bus.bus import Bus, Stream
-from headrace.clock import Clock, SteadyClock
+from headrace.clock import Clock, SteadyClock, step_times
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
 from headrace.coordinator.commands import (
     CommandQueue,
@@ -78,7 +79,7 @@ from headrace.coordinator.outputs import (
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.rescale import commit_rescale
 from headrace.coordinator.watermarks import resting
-from headrace.errors import HeadraceError, NotOwnerError
+from headrace.errors import HeadraceError, InternalError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.plan.stages import JobPlan, with_task_counts
@@ -127,7 +128,7 @@ class Coordinator:
         self._bus, self._storage, self._hooks = bus, storage, hooks
         self._writer = FencedManifestWriter(plan.job, log, bus, clock, hooks, group)
         self._runner, self._clock = runner, clock
-        self._is_remote = is_remote(storage.root)
+        self._stays_on_hosts = is_remote(storage.root) or any(hook.storage_host for hook in hooks)
         self._limits = limits or EpochLimits()
         self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self.receivers = SinkCommitter(plan, storage, clock)
@@ -165,6 +166,8 @@ class Coordinator:
         Raises:
             InternalError: ``start`` was not called.
         """
+        if not self._writer.has_begun:
+            raise InternalError("the coordinator was not started", job=self._plan.job)
         return self._writer.state
 
     @property
@@ -284,10 +287,7 @@ class Coordinator:
             error: why they are asked, if a slot was misplaced.
         """
         reason, waited_s = (error.message, error.waited_s) if error else ("", 0.0)
-        slots = self.members.find(self.state, reason, waited_s)
-        for hook in self._hooks:
-            hook.check_slots(slots)
-        self._slots = slots
+        self._slots = self.members.find(self.state, reason, waited_s)
 
     def _describe(self) -> None:
         """Say what the stores hold, for commands that look at them without the job's code."""
@@ -434,7 +434,7 @@ class Coordinator:
 
     def input_streams(self) -> dict[str, str]:
         """Return the stream of each input operator, and of what comes from another part."""
-        return {binding.operator: binding.stream for binding in self._plan.reads}
+        return self._plan.stream_of
 
     def ends(self) -> dict[str, list[int]]:
         """Return the next offset of each partition of each input stream."""
@@ -480,12 +480,12 @@ class Coordinator:
         return None if done is None else self._summed_up(done)
 
     def _summed_up(self, done: ExecutedEpoch) -> EpochSummary:
-        run, timings, state = done.run, done.timings, self._writer.state
+        run, timings, state = done.run, step_times(done.marks), self._writer.state
         self.members.committed(run.context, state)
         self.event_log.ran(run.observed.slots, state)
         self.host_commands.committed(run)
         self._max_rows = self._limits.adapt(self._max_rows, run.rows_read(), run.overlay_bytes)
-        timings["total"] = round((self._clock.monotonic() - done.began) * 1000, 2)
+        timings["total"] = round((self._clock.monotonic() - done.marks[0][1]) * 1000, 2)
         lag = rows_behind(self._plan, state, run.ends)
         size = self._sizes.total(state.tasks)
         summary = EpochSummary.of(run, state, lag, done.rows, timings, size)
@@ -525,11 +525,11 @@ class Coordinator:
         jumps = [] if is_plain else jumps_past_expired(self._plan, state, streams, ends)
         added = positions_after(jumps, state, added) if jumps else added
         state = with_positions(state, added)
-        is_full = sum([task.waiting for task in state.tasks.values()]) > self._limits.max_waiting
+        is_full = sum(map(attrgetter("waiting"), state.tasks.values())) > self._limits.max_waiting
         order = self._limits.order
         ranges = [] if is_full else plan_ranges(self._plan, state, ends, self._max_rows, order)
         if ranges:
-            check_retained(ranges, {one.operator: streams[one.stream] for one in self._plan.reads})
+            check_retained(self._plan, ranges, streams)
         ended = not ranges and has_read_all(self._plan, state)
         if ended:
             ended = all(hook.has_read_all(self._plan, state) for hook in self._hooks)
@@ -546,7 +546,7 @@ class Coordinator:
             state,
             self._slots,
             ranges,
-            self.generation,
+            self._writer.generation,
             self.plan_digest,
             max(now, state.time_ms),
             ended=ended,
@@ -562,7 +562,7 @@ class Coordinator:
             max_bytes=self._limits.max_bytes,
             standby_copies=self._limits.standby_copies,
             context=self.members.placement_context(state),
-            token=secrets.token_hex(16) if self._is_remote else "",
+            token=secrets.token_hex(16) if self._stays_on_hosts else "",
         )
         run = self._hooked(run)
         for jump in jumps:

@@ -29,10 +29,11 @@ from headrace.coordinator.manifest import (
     TaskChange,
     TaskState,
     is_applicable,
+    progress_of,
     unchanged_task,
 )
 from headrace.coordinator.placement import Slot
-from headrace.coordinator.slot_reports import EpochMetrics, slot_error
+from headrace.coordinator.slot_reports import EpochMetrics, SlotMetrics, slot_error
 from headrace.coordinator.watermarks import (
     Now,
     keyed_watermark,
@@ -171,19 +172,22 @@ class EpochRun:
 
     def orders(self, level: int) -> list[SlotOrder]:
         """Return the orders of a level; empty when none of its tasks has anything to do."""
-        tasks: dict[str, TaskOrder] = {}
-        placed: dict[int, list[str]] = {}
+        placed: dict[int, list[TaskOrder]] = {}
         standbys: dict[int, list[StandbyOrder]] = {}
-        hosts = {slot.number: slot.host for slot in self.slots}
+        exchange: dict[str, list[str]] = {}
+        is_anywhere = True  # source tasks alone; others are to be where their stores are
         for stage in self.plan.levels[level]:
-            due = self._due(stage)
-            if self.only is not None and stage.keyed:
-                due = [one for one in due if task_name(stage.name, one.task) in self.only]
-            names = [task_name(stage.name, order.task) for order in due]
-            tasks.update(zip(names, due, strict=True))
+            due = {task_name(stage.name, order.task): order for order in self._due(stage)}
+            if stage.keyed:
+                is_anywhere = False
+                if self.only is not None:
+                    due = {name: order for name, order in due.items() if name in self.only}
+            for received in stage.receives:
+                files = self.exchange.get(received.operator, ())
+                exchange[received.operator] = [file.path for file in files]
             everywhere = self.placing.of(stage)
-            for slot, every in everywhere.slots.items():
-                mine = [name for name in every if name in tasks]
+            for slot, names in everywhere.slots.items():
+                mine = [due[name] for name in names if name in due]
                 if mine:
                     placed.setdefault(slot, []).extend(mine)
             for slot, wanted in self.standbys.orders(stage, everywhere.hosts).items():
@@ -191,9 +195,7 @@ class EpochRun:
         for slot, wanted in standbys.items():
             if self.standbys.is_late(wanted) or self.placing.waits_for(wanted):
                 placed.setdefault(slot, [])
-        # Source tasks alone may run anywhere; tasks with stores are to be where those are.
-        anywhere = not [stage for stage in self.plan.levels[level] if stage.keyed]
-        reads = {e.operator for stage in self.plan.levels[level] for e in stage.receives}
+        hosts = {} if is_anywhere else {slot.number: slot.host for slot in self.slots}
         return [
             SlotOrder(
                 job=self.state.job,
@@ -204,21 +206,21 @@ class EpochRun:
                 slot=slot,
                 time_ms=self.time_ms,
                 plan=self.plan_digest,
-                host="" if anywhere else hosts[slot],
+                host="" if is_anywhere else hosts[slot],
                 origin=self.state.origin or self.state.lineage,
                 ended=self.ended,
                 watermarks=self.watermarks,
                 watermarks_before=self.state.watermarks,
-                exchange={op: [f.path for f in self.exchange.get(op, ())] for op in reads},
+                exchange=exchange,
                 task_counts=self.state.task_counts,
                 tables=self.tables,
-                tasks=[tasks[name] for name in names],
+                tasks=tasks,
                 standbys=standbys.get(slot, []),
                 read_ms=self.read_ms,
                 range_bytes=self.max_bytes and max(1, self.max_bytes // max(1, len(self.ranges))),
                 token=self.token,
             )
-            for slot, names in sorted(placed.items())
+            for slot, tasks in sorted(placed.items())
         ]
 
     def _due(self, stage: Stage) -> list[TaskOrder]:
@@ -325,31 +327,31 @@ class EpochRun:
         by_slot = {report.slot: report for report in reports}
         if len(by_slot) != len(reports):
             raise InternalError("two reports of one slot", epoch=self.epoch)
-        reports = [by_slot[slot] for slot in sorted(by_slot)]
-        for report in reports:
-            if report.misplaced:
-                raise MisplacedError(
-                    f"slot {report.slot} ran on host {report.host}", epoch=self.epoch
-                )
-        errors = [slot_error(report) for report in reports if report.error is not None]
-        for error in errors:
-            if not isinstance(error, ExchangeLostError):
-                raise error
-        for error in errors:
-            raise MisplacedError(error.message, epoch=self.epoch) from error
-        self._check_complete(orders, reports)
+        reports = sorted(reports, key=attrgetter("slot"))
+        self._check_answers(orders, reports)
         stages = self.plan.by_name
-        ordered = {(task.stage, task.task): task for order in orders for task in order.tasks}
-        self.observed.absorb(orders, reports)
+        merges = {(task.stage, task.task): task.merge for order in orders for task in order.tasks}
+        level = orders[0].level if orders else 0
         for report in reports:
-            made = [report.segment, *report.output_files]
-            self.files += [file for file in made if file is not None]
+            for file in (report.segment, *report.output_files):
+                if file is not None:
+                    self.files.append(file)
             self.sinks += report.sinks
+            self.observed.slots.append(
+                SlotMetrics(
+                    level,
+                    report.slot,
+                    report.host,
+                    report.process,
+                    len(report.tasks),
+                    report.timings_ms,
+                )
+            )
             self.standbys.absorb(report)
-            for file in report.exchange:
-                self.exchange.setdefault(file.operator, []).append(file)
+            for part in report.exchange:
+                self.exchange.setdefault(part.operator, []).append(part)
             for task in report.tasks:
-                merge = ordered[task.stage, task.task].merge
+                merge = merges[task.stage, task.task]
                 self._absorb_task(stages[task.stage], task, report, merge)
         for report in reports:
             for done in report.merges:
@@ -357,12 +359,31 @@ class EpochRun:
         for files in self.exchange.values():
             files.sort(key=attrgetter("task", "path"))
 
-    def _check_complete(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
-        """A result that was cut on its way to the driver must not pass for the whole."""
-        wanted = {(o.slot, task.stage, task.task) for o in orders for task in o.tasks}
-        answered = {(r.slot, task.stage, task.task) for r in reports for task in r.tasks}
-        if wanted != answered:
-            slots = sorted({slot for slot, _, _ in wanted ^ answered})
+    def _check_answers(self, orders: list[SlotOrder], reports: list[SlotReport]) -> None:
+        """Refuse a failure; and a result cut on its way to the driver, which is not the whole."""
+        left = {(o.slot, task.stage, task.task) for o in orders for task in o.tasks}
+        extra: set[tuple[int, str, int]] = set()
+        errors = []
+        for report in reports:
+            if report.misplaced:
+                raise MisplacedError(
+                    f"slot {report.slot} ran on host {report.host}", epoch=self.epoch
+                )
+            if report.error is not None:
+                errors.append(slot_error(report))
+            for task in report.tasks:
+                name = (report.slot, task.stage, task.task)
+                if name in left:
+                    left.remove(name)
+                else:
+                    extra.add(name)
+        for error in errors:
+            if not isinstance(error, ExchangeLostError):
+                raise error
+        for error in errors:
+            raise MisplacedError(error.message, epoch=self.epoch) from error
+        if left or extra:
+            slots = sorted({slot for slot, _, _ in left | extra})
             raise UnavailableError(
                 f"the reports of slots {slots} are not of the tasks that were ordered",
                 epoch=self.epoch,
@@ -387,11 +408,15 @@ class EpochRun:
         for operator, counts in task.operators.items():
             self.operators.setdefault(operator, Counter()).update(counts)
         self.overlay_bytes = max(self.overlay_bytes, task.overlay_bytes)
+        name = task_name(task.stage, task.task)
+        if task.stores:
+            self.observed.stores[name] = task.stores
+        if task.hot_keys:
+            self.observed.hot_keys[name] = task.hot_keys
         if not stage.keyed:
             return
         if task.merge_problem:
-            self.merge_problems.append(f"{task.stage}/{task.task}: {task.merge_problem}")
-        name = task_name(task.stage, task.task)
+            self.merge_problems.append(f"{name}: {task.merge_problem}")
         held = self.state.tasks.get(name, TaskState())
         merging = None
         if task.merge_problem:
@@ -402,7 +427,7 @@ class EpochRun:
             segment=self._segment(task, report),
             merging=merging,
             host=report.host,
-            **task.progress(),
+            **progress_of(task),
         )
 
     def _absorb_merge(self, name: str, merged: Merged) -> None:
@@ -432,12 +457,16 @@ class EpochRun:
             self.epoch,
         )
 
-    def rows_read(self, *, inner: bool = True) -> int:
-        """Return how many rows the epoch took; without ``inner`` of the job's inputs only."""
-        own = self.plan.own_inputs
+    @cached_property
+    def own_rows(self) -> int:
+        """How many rows it took of the job's inputs; asked once its levels have run."""
+        return self.rows_read(without=self.plan.feed_operators)
+
+    def rows_read(self, without: Collection[str] = ()) -> int:
+        """Return how many rows the epoch took, but for those of some operators."""
         rows = 0
         for operator, positions in self.inputs.items():
-            if inner or operator in own:
+            if operator not in without:
                 before = self.state.inputs.get(operator, {})
                 for partition, position in positions.items():
                     held = before.get(partition)
@@ -446,12 +475,13 @@ class EpochRun:
 
     def outputs_of(self, semantics: Collection[Semantics]) -> tuple[OutputPart, ...]:
         """Return what goes to streams with these semantics; internal ones are exactly-once."""
-        own = {binding.stream: binding.semantics for binding in self.plan.outputs}
-        exactly = Semantics.EXACTLY_ONCE
+        own, exactly = self.plan.output_semantics, Semantics.EXACTLY_ONCE
         return tuple([p for p in self.outputs if own.get(p.stream, exactly) in semantics])
 
     def sinks_of(self, semantics: Collection[Semantics]) -> tuple[SinkPart, ...]:
         """Return what goes to sinks with these semantics."""
+        if not self.sinks:
+            return ()
         own = {binding.operator: binding.semantics for binding in self.plan.sinks}
         return tuple([part for part in self.sinks if own[part.operator] in semantics])
 
@@ -478,7 +508,7 @@ class EpochRun:
             standbys = self.standbys.changes()
             story = self.placing.host_events(self.tasks, standbys, self.time_ms)
         if has_offsets:
-            counts["in"] = self.rows_read(inner=False)
+            counts["in"] = self.own_rows
         return Manifest(
             format=FORMAT,
             kind="delta",

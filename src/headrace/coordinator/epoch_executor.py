@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
@@ -23,11 +23,12 @@ from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.coordinator.outputs import BusAppend, SinkCommitter, bus_appends
 from headrace.errors import HeadraceError, InternalError, NotOwnerError, UnavailableError
 from headrace.faults import fault
+from headrace.fencing import StoreHeldError
 from headrace.files import local_copy
 from headrace.graph.semantics import CommitAction, Semantics
-from headrace.runtime.async_loop import with_rare_gc
 from headrace.runtime.orders import SinkPart
-from headrace.state.backend import StoreHeldError
+from headrace.runtime.user_calls import with_rare_gc
+from headrace.state.restore import FOLDER as RECOVERY
 
 BASE_EVERY = 64
 MAX_TRIES = 20
@@ -86,23 +87,13 @@ class ExecutedEpoch:
 
     Args:
         run: the epoch.
-        began: of the monotonic clock, s.
+        marks: the step that has just ended and when, s of the monotonic clock; the begin first.
         rows: that left the job.
-        timings: how long each step took, ms.
     """
 
     run: EpochRun
-    began: float
+    marks: list[tuple[str, float]]
     rows: int = 0
-    timings: dict[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._last = self.began
-
-    def timed(self, step: str, now: float) -> None:
-        """Count the time since the last call for a step."""
-        took, self._last = (now - self._last) * 1000, now
-        self.timings[step] = round(self.timings.get(step, 0.0) + took, 2)
 
 
 class EpochExecutor:
@@ -221,7 +212,8 @@ class EpochExecutor:
         # 4, of the last epoch.
         yield EpochStep.PUBLISH
         driver.publish()
-        self._emit_pending()
+        if self._pending:
+            self._emit_pending()
 
         # 1. Plan.
         yield EpochStep.PLAN
@@ -230,47 +222,44 @@ class EpochExecutor:
         run = driver.plan_epoch(force=force)
         if run is None:
             return
-        epoch = ExecutedEpoch(run, began)
-        epoch.timed("plan", now())
+        epoch = ExecutedEpoch(run, [("", began), ("plan", now())])
         fault("epoch.planned")
 
         with with_rare_gc():  # what an epoch of many tasks is made of is no garbage
             # 2. Run, level by level.
             for level in range(len(run.plan.levels)):
                 yield from self.run_level(run, level)
-                epoch.timed(f"level {level}", now())
+                epoch.marks.append((f"level {level}", now()))
                 fault("epoch.level_done")
             fault("epoch.before_commit")
 
             # 3 and 4. Commit and publish, or emit, action by action.
             self.check_results(run)
-            actions = run.plan.commit_actions
-            last = max([number for number, action in enumerate(actions) if action.saves])
-            for number, action in enumerate(actions):
+            for number, action in enumerate(run.plan.commit_actions):
                 if action.saves:
                     yield EpochStep.CHECK
                     fault("commit.step_begins")
                     self._writer.check()
                     yield EpochStep.APPEND
-                    if not self.append(run, action, is_last=number == last):
+                    if not self.append(run, action, is_last=number == run.plan.last_save):
                         raise EpochLostError
-                    epoch.timed("commit", now())
+                    epoch.marks.append(("commit", now()))
                     fault("commit.published")
                     yield EpochStep.PUBLISH
                     epoch.rows += driver.publish()
-                    epoch.timed("publish", now())
+                    epoch.marks.append(("publish", now()))
                 else:
                     yield EpochStep.EMIT
                     fault("commit.step_begins")
                     epoch.rows += self.emit(run, action)
-                    epoch.timed("emit", now())
+                    epoch.marks.append(("emit", now()))
                 fault("commit.step_done")
             fault("epoch.published")
 
             # 5. Sweep.
             yield EpochStep.SWEEP
             driver.sweep_epoch(run)
-            epoch.timed("forget", now())
+            epoch.marks.append(("forget", now()))
             fault("epoch.swept")
         self.done = epoch
 
@@ -283,7 +272,7 @@ class EpochExecutor:
         yield EpochStep.RUN_LEVEL
         if level == 0:
             revoke_moved_tasks(run, self._runner)
-            self._storage.forget_recovery()
+            self._forget_recovery()
         orders = run.orders(level)
         if orders:
             try:
@@ -295,6 +284,12 @@ class EpochExecutor:
                 raise
         run.finish_level(level)
 
+    def _forget_recovery(self) -> None:
+        """Remove what slots that died said of their recovery."""
+        files, folder = self._storage.files, self._storage.root / RECOVERY
+        for name in files.names(folder):
+            files.remove(folder / name)
+
     def check_results(self, run: EpochRun) -> None:
         """Make sure that all files of an epoch are there, and that it read what it was to read.
 
@@ -304,10 +299,16 @@ class EpochExecutor:
             InternalError: a file that a slot reported is not there; nothing was committed.
             StreamReplacedError: a stream is another one than when the epoch was planned.
         """
+        files, root = self._storage.files, self._storage.root
         for file in run.files:
-            problem = self._storage.missing(file.path, file.size)
-            if problem is not None:
-                raise InternalError(f"{problem} before the commit", epoch=run.epoch)
+            try:
+                size = files.status(root / file.path).size
+            except FileNotFoundError:
+                text = f"file {file.path} is missing before the commit"
+                raise InternalError(text, epoch=run.epoch) from None
+            if size != file.size:
+                text = f"file {file.path} has {size} bytes, expected {file.size} before the commit"
+                raise InternalError(text, epoch=run.epoch)
         known = {**run.state.identities, **run.identities}
         streams = open_streams(run.plan, self._bus)
         check_identities(run.plan, known, identities_of(run.plan, streams))

@@ -291,6 +291,8 @@ class StandbyTracker:
     def changes(self) -> Standbys:
         """Return the standbys that are others than before the epoch; empty: there is none now."""
         before = self._state.standbys
+        if not before and not self._now:
+            return {}
         found = {name: now for name, now in self._now.items() if now != tuple(before.get(name, ()))}
         gone = [
             name
@@ -332,6 +334,7 @@ class PlacementContext:
         changes: hosts that are not as the manifest says; committed with the epoch.
         happened: to hosts since the last epoch; committed with it.
         missed: what of hosts that were gone is to be counted with the epoch.
+        away: hosts that are to be empty, by the state; ``None``: that is looked up.
     """
 
     rules: PlacementRules = field(default_factory=PlacementRules)
@@ -339,6 +342,7 @@ class PlacementContext:
     changes: Hosts = field(default_factory=dict)
     happened: tuple[ClusterEvent, ...] = ()
     missed: Mapping[str, int] = field(default_factory=dict)
+    away: frozenset[str] | None = None
 
 
 class EpochPlacement:
@@ -364,7 +368,7 @@ class EpochPlacement:
         self._standbys = standbys
         self.context = context
         self._budget = MoveBudget(context.rules.max_moves)
-        self._away = drained_hosts(state.hosts)
+        self._away = drained_hosts(state.hosts) if context.away is None else context.away
         self._unready_names: set[str] = set()
         standing = context.seats.standing
         self._is_free = not self._away and not standbys.are_wanted

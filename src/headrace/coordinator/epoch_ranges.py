@@ -264,22 +264,27 @@ def check_ends(plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]
                 )
 
 
-def check_retained(ranges: Sequence[InputRange], streams: Mapping[str, Stream]) -> None:
+def check_retained(
+    plan: JobPlan, ranges: Sequence[InputRange], streams: Mapping[str, Stream]
+) -> None:
     """Refuse ranges whose rows their streams have dropped.
 
     Args:
+        plan: of the job.
         ranges: that are to be read.
-        streams: by input operator.
+        streams: that it reads, by name.
 
     Raises:
         OffsetGoneError: names stream, partition, the offset wanted and the oldest kept.
     """
-    begins = {operator: streams[operator].begins() for operator in {r.operator for r in ranges}}
+    begins: dict[str, list[int]] = {}
     for wanted in ranges:
-        begin = begins[wanted.operator][wanted.partition]
+        name = plan.stream_of[wanted.operator]
+        if name not in begins:
+            begins[name] = streams[name].begins()
+        begin = begins[name][wanted.partition]
         if wanted.start < begin:
-            name = streams[wanted.operator].spec.name
-            raise offset_gone(name, wanted.partition, wanted.start, begin)
+            raise offset_gone(streams[name].spec.name, wanted.partition, wanted.start, begin)
 
 
 def _limits(state: JobState, stream: str, ends: Sequence[int]) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -207,7 +208,7 @@ class StateSizes:
                 known[name] = task, state_bytes(task)
         if len(known) > len(tasks):
             known = self._known = {name: known[name] for name in tasks}
-        return sum([size for _, size in known.values()])
+        return sum(map(itemgetter(1), known.values()))
 
 
 @dataclass(frozen=True)
@@ -241,12 +242,16 @@ class EpochSummary:
     changelog_bytes: int
     output_rows: int
     ended: bool
-    slot_timings_ms: dict[str, float] = field(default_factory=dict)
     copy: BackupLag | None = None
     merged_bytes: int = 0
     merge_problems: tuple[str, ...] = ()
     job: str = ""
     observed: EpochMetrics | None = None
+
+    @property
+    def slot_timings_ms(self) -> dict[str, float]:
+        """What each step took, all slots together."""
+        return {} if self.observed is None else self.observed.timings_ms()
 
     @property
     def cache_hits(self) -> float | None:
@@ -265,27 +270,24 @@ class EpochSummary:
         size: int,
     ) -> EpochSummary:
         """Sum up a committed epoch; ``timings_ms`` has its ``total``, ``size`` is of the state."""
-        took_ms = timings_ms.pop("total")
-        changed = [change for change in run.tasks.values() if change.segment]
+        took_ms, written, merged = timings_ms.pop("total"), 0, 0
+        for change in run.tasks.values():
+            written += 0 if change.segment is None else change.segment.bytes
+            merged += 0 if change.merged is None else change.merged.ref.bytes
         return cls(
             epoch=run.epoch,
-            rows=run.rows_read(inner=False),
+            rows=run.own_rows,
             took_ms=took_ms,
             timings_ms=timings_ms,
             counts=dict(run.counts),
             watermark=min(state.watermarks.values(), default=NO_WATERMARK),
             lag=lag,
             state_bytes=size,
-            changelog_bytes=sum([one.segment.bytes for one in changed if one.segment is not None]),
+            changelog_bytes=written,
             output_rows=output_rows,
             ended=state.ended,
-            slot_timings_ms=run.observed.timings_ms(),
             observed=run.observed,
-            merged_bytes=sum(
-                change.merged.ref.bytes
-                for change in run.tasks.values()
-                if change.merged is not None
-            ),
+            merged_bytes=merged,
             merge_problems=tuple(run.merge_problems),
             job=state.job,
         )
@@ -293,7 +295,7 @@ class EpochSummary:
 
 def rows_behind(plan: JobPlan, state: JobState, ends: Mapping[str, Sequence[int]]) -> int:
     """Return how many rows lie between the state and the ends of the inputs."""
-    return sum(
-        sum(partition_lags(state.inputs[binding.operator], ends[binding.stream]))
-        for binding in plan.reads
-    )
+    rows = 0
+    for binding in plan.reads:
+        rows += sum(partition_lags(state.inputs[binding.operator], ends[binding.stream]))
+    return rows

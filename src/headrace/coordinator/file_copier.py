@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -19,7 +20,8 @@ from xxhash import xxh3_64
 from headrace.coordinator.manifest import JobState
 from headrace.errors import CorruptDataError
 from headrace.faults import fault
-from headrace.files import Files, temporary_path
+from headrace.files import Files, local_copy, temporary_path
+from headrace.remote import address_of, is_remote
 from headrace.state.segment import SegmentReader
 
 CHUNK = 1 << 20
@@ -70,11 +72,16 @@ class FileCopier:
             OSError: one of the two sides does not answer.
         """
         wanted = named_files(state)
-        missing = [f for f in wanted if not (self.target / f.path).exists()]
         folders = {(self.target / file.path).parent for file in wanted}
+        there = {folder / name for folder in folders for name in self.files.names(folder)}
+        missing = [file for file in wanted if self.target / file.path not in there]
         for folder in folders:
             self.files.make_missing(folder)
-        sizes = self._several(missing) if parallel else [self.copy(file) for file in missing]
+        sizes = (
+            self._several(missing)
+            if parallel or is_remote(self.target)
+            else [self.copy(file) for file in missing]
+        )
         for folder in folders:  # a try before this one may have died before it did that
             self.files.sync_folder(folder)
         return sum(sizes)
@@ -105,6 +112,8 @@ class FileCopier:
 
     def copy(self, file: CopiedFile) -> int:
         """Copy one file and return its bytes."""
+        if is_remote(self.target):
+            return self._send(file)
         temporary = self._write(file)
         try:
             fault("copy.file_written")
@@ -117,8 +126,43 @@ class FileCopier:
         fault("copy.file_linked")
         return size
 
+    def _send(self, file: CopiedFile) -> int:
+        """Make an object of a verified file; what was sent is whole, or not there."""
+        source = self.source / file.path
+        local = self._here(source)
+        if file.checksum is not None:
+            self._verify(local, file, 0)
+        fault("copy.file_written")
+        with suppress(FileExistsError):
+            self.files.link(local, self.target / file.path, durable=False)
+        fault("copy.file_linked")
+        size = local.stat().st_size
+        self.beat(size)
+        return size
+
+    def _here(self, path: Path) -> Path:
+        """Return a file of this host with the content of one that never changes.
+
+        Raises:
+            CorruptDataError: it is missing.
+        """
+        try:
+            local = local_copy(path)
+            local.stat()
+        except FileNotFoundError as error:
+            if not is_remote(path) and not path.parent.is_dir():
+                raise
+            raise CorruptDataError(
+                f"file {address_of(path)} is missing, though a manifest names it", file=str(path)
+            ) from error
+        return local
+
     def replace(self, file: CopiedFile) -> None:
         """Put a good copy in the place of a damaged file; who maps that one keeps it."""
+        if is_remote(self.target):
+            self.files.remove(self.target / file.path)
+            self._send(file)
+            return
         self.files.rename(self._write(file), self.target / file.path)
         self.files.sync_folder((self.target / file.path).parent)
 
@@ -129,7 +173,7 @@ class FileCopier:
         digest = xxh3_64()
 
         def chunks() -> Iterator[bytes]:
-            with open(self.source / file.path, "rb", buffering=0) as opened:
+            with open(self._here(self.source / file.path), "rb", buffering=0) as opened:
                 while chunk := opened.read(CHUNK):
                     digest.update(chunk)
                     yield chunk
@@ -138,14 +182,6 @@ class FileCopier:
         try:
             self.files.write_new(temporary, chunks())
             self._verify(temporary, file, digest.intdigest())
-        except FileNotFoundError as error:
-            self.files.remove(temporary)
-            if (self.source / file.path).parent.is_dir():
-                raise CorruptDataError(
-                    f"file {self.source / file.path} is missing, though a manifest names it",
-                    file=str(self.source / file.path),
-                ) from error
-            raise
         except Exception:
             self.files.remove(temporary)
             raise

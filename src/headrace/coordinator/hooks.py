@@ -6,7 +6,7 @@ calls the hooks at the steps below and knows nothing else of modes; most jobs ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
     from headrace.coordinator.epoch import EpochRun
     from headrace.coordinator.epoch_records import EpochSummary
     from headrace.coordinator.manifest import JobState
-    from headrace.coordinator.placement import Slot
     from headrace.plan.stages import JobPlan
 
 
 class JobHook:
     """What a mode does at the steps of a driver; by itself nothing.
 
-    1. ``before_generation``, ``begin``, ``create_streams``: a driver starts. 2. ``check_slots``: it
-    has located its slots. 3. ``has_read_all``, ``planned``: it plans an epoch. 4. ``check``: it is
-    about to commit. 5. ``observe``: it has committed. 6. ``publishing``: it publishes the outputs.
-    7. ``pinned``, ``swept``: it sweeps. 8. ``summed_up``: it reports the epoch. A job that is
-    changed while it is stopped has ``before_generation``, ``begin``, ``check`` and ``finish``.
+    1. ``before_generation``, ``begin``, ``create_streams``: a driver starts. 2. ``has_read_all``,
+    ``planned``: it plans an epoch. 3. ``check``: it is about to commit. 4. ``observe``: it has
+    committed. 5. ``publishing``: it publishes the outputs. 6. ``pinned``, ``swept``: it sweeps.
+    7. ``summed_up``: it reports the epoch. A job that is changed while it is stopped has
+    ``before_generation``, ``begin``, ``check`` and ``finish``.
     """
+
+    @property
+    def storage_host(self) -> str:
+        """Identity of the host on whose disk the job's storage is; empty: all hosts reach it."""
+        return ""
 
     def before_generation(self) -> int:
         """Make sure that this host may drive the job; returns the generation to go above.
@@ -46,13 +50,6 @@ class JobHook:
         Raises:
             PartsError: one holds rows with other columns.
             NotOwnerError: a newer generation than that of the fence has begun.
-        """
-
-    def check_slots(self, slots: Sequence[Slot]) -> None:
-        """Refuse slots at places where the job cannot have any.
-
-        Raises:
-            InvalidInputError: some are there.
         """
 
     def has_read_all(self, plan: JobPlan, state: JobState) -> bool:

@@ -25,7 +25,6 @@ from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.files import Files
 from headrace.remote import is_remote
-from headrace.state.restore import FOLDER
 
 FOLDERS = ("orders", "exchange", "segment", "snapshot", "output")
 _NAME = re.compile(r"(\d{12})-(\d{8})-")
@@ -94,19 +93,6 @@ class JobStorage:
         with contextlib.suppress(FileNotFoundError):
             return self.files.status(self.root / folder / name).written_s
         return gone
-
-    def forget_recovery(self) -> None:
-        """Remove what slots that died said of their recovery."""
-        for name in self.files.names(self.root / FOLDER):
-            self.files.remove(self.root / FOLDER / name)
-
-    def missing(self, path: str, size: int) -> str | None:
-        """Say what is wrong with a file that a manifest is about to name, if anything."""
-        try:
-            found = self.files.status(self.root / path).size
-        except FileNotFoundError:
-            return f"file {path} is missing"
-        return None if found == size else f"file {path} has {found} bytes, expected {size}"
 
     def sweep(self, epoch: int, generation: int, named: set[str], *, is_over: bool = False) -> int:
         """Remove files of finished epochs that nothing names; returns how many.

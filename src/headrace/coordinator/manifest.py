@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from operator import attrgetter
+from typing import Any, Literal
 
 import msgspec
 
@@ -37,6 +38,7 @@ from headrace.runtime.orders import (
     SinkPart,
     TaskProgress,
 )
+from headrace.state import compaction_policy as policy
 from headrace.state.compaction_policy import (
     MAX_FILES,
     RunSize,
@@ -68,6 +70,7 @@ class PendingCompaction(msgspec.Struct, frozen=True, array_like=True):
 
 
 NO_COMPACTION = PendingCompaction()
+_BYTES = attrgetter("bytes")
 
 
 class TaskState(TaskProgress, frozen=True, omit_defaults=True):
@@ -101,12 +104,12 @@ class TaskState(TaskProgress, frozen=True, omit_defaults=True):
     @property
     def segment_bytes(self) -> int:
         """This task's part of the changelog since the snapshots."""
-        return sum([ref.bytes for ref in self.segments])
+        return sum(map(_BYTES, self.segments))
 
     @property
     def snapshot_bytes(self) -> int:
         """This task's part of the snapshots."""
-        return sum([ref.bytes for ref in self.snapshots])
+        return sum(map(_BYTES, self.snapshots))
 
 
 class TaskChange(TaskProgress, frozen=True, omit_defaults=True):
@@ -122,9 +125,18 @@ class TaskChange(TaskProgress, frozen=True, omit_defaults=True):
     host: str = ""
 
 
+_PROGRESS = TaskProgress.__struct_fields__
+_progress_of = attrgetter(*_PROGRESS)
+
+
+def progress_of(task: TaskProgress) -> dict[str, Any]:
+    """Return where a task is by field, to carry it over into another kind of struct."""
+    return dict(zip(_PROGRESS, _progress_of(task), strict=True))
+
+
 def unchanged_task(task: TaskState) -> TaskChange:
     """Return the change of a task in an epoch that it did not run in."""
-    return TaskChange(host=task.host, **task.progress())
+    return TaskChange(host=task.host, **progress_of(task))
 
 
 def next_compaction(
@@ -140,6 +152,10 @@ def next_compaction(
     """
     merging = task.merging
     if merging is None:
+        count, size = len(task.files), task.snapshot_bytes + task.segment_bytes
+        most_gain = size + count * policy.FILE_COST_BYTES
+        if count < policy.FAN_IN and most_gain <= policy.MINIMUM_GAIN_BYTES:
+            return None  # too few to merge, and too small for a snapshot, whatever is in them
         plan = plan_compaction(*_runs(task), task.state_bytes, expires=task.expires)
         if plan is None:
             return None
@@ -177,6 +193,8 @@ def state_bytes(task: TaskState) -> int:
     """
     if not task.state_bytes and len(task.files) == 1:
         return task.segment_bytes + task.snapshot_bytes
+    if not task.snapshots:  # any entry may have been written again
+        return min(task.state_bytes, task.segment_bytes)
     return live_bytes(*_runs(task), task.state_bytes, expires=task.expires)
 
 
@@ -208,12 +226,10 @@ def apply_change(task: TaskState, change: TaskChange) -> TaskState:
             attempt=change.segment.attempt,
             segments=(*task.segments, change.segment),
         )
-    return msgspec.structs.replace(
-        task,
-        host=change.host,
-        former=former_hosts(task.former, task.host, held, change.host),
-        **change.progress(),
-    )
+    former = task.former
+    if task.host != change.host:
+        former = former_hosts(former, task.host, held, change.host)
+    return msgspec.structs.replace(task, host=change.host, former=former, **progress_of(change))
 
 
 def _with_compacted(task: TaskState, merged: Merged) -> TaskState | None:
@@ -513,12 +529,17 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         wake_ms=manifest.wake_ms,
         operators=_operators(state, manifest),
         bootstrap=state.bootstrap,
-        standbys={name: s for name, s in {**state.standbys, **manifest.standbys}.items() if s},
+        standbys=_standbys(state, manifest) if manifest.standbys else state.standbys,
         run=state.run,
-        hosts=merge_hosts(state.hosts, manifest.hosts),
-        story=recent_events(state.story, manifest.story),
+        hosts=merge_hosts(state.hosts, manifest.hosts) if manifest.hosts else state.hosts,
+        story=recent_events(state.story, manifest.story) if manifest.story else state.story,
         identities={**state.identities, **manifest.identities},
     )
+
+
+def _standbys(state: JobState, manifest: Manifest) -> Standbys:
+    merged = {**state.standbys, **manifest.standbys}
+    return {name: held for name, held in merged.items() if held}
 
 
 def _operators(state: JobState, manifest: Manifest) -> dict[str, OperatorState]:

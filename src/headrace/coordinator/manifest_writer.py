@@ -37,7 +37,7 @@ from headrace.coordinator.manifest import (
     fold,
 )
 from headrace.coordinator.outputs import check_sinks_confirmed, publish_outputs
-from headrace.errors import CorruptDataError, InternalError, InvalidInputError, NotOwnerError
+from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
 from headrace.faults import fault
 from headrace.fencing import FencedFiles
 from headrace.files import Files
@@ -160,7 +160,10 @@ class FencedManifestWriter:
         self.clock = clock
         """Gives what is committed its time and names."""
         self._hooks, self._group = hooks, group
-        self._state: JobState | None = None
+        self.has_begun = False
+        """Whether there is a state."""
+        self.state: JobState  # while ``has_begun``
+        """The job's state after the last committed epoch."""
         self.generation = 0
         self.fence: Fence  # since ``begin``
         """What changes of streams are to name, so that a newer generation's are not undone."""
@@ -169,22 +172,6 @@ class FencedManifestWriter:
     def files(self) -> FencedFiles:
         """By these the job's storage is changed; they refuse, once a newer driver has begun."""
         return self._log.files
-
-    @property
-    def has_begun(self) -> bool:
-        """Say whether there is a state."""
-        return self._state is not None
-
-    @property
-    def state(self) -> JobState:
-        """The job's state after the last committed epoch.
-
-        Raises:
-            InternalError: there is none yet.
-        """
-        if self._state is None:
-            raise InternalError("the coordinator was not started", job=self._job)
-        return self._state
 
     def begin(self, above: int = 0) -> bool:
         """Take a generation and fold the manifests; False when the job has none yet.
@@ -200,8 +187,8 @@ class FencedManifestWriter:
             NotOwnerError: a newer generation has begun meanwhile.
         """
         above = max([above, *(hook.before_generation() for hook in self._hooks)])
-        above = max(above, self._bus.fenced(self._job))
         if self._group is None:
+            above = max(above, self._bus.fenced(self._job))
             self.generation = self._log.take_generation(holder_here(self.clock), above)
         else:
             self.generation = self._group.take(self._job, self._log, above)
@@ -209,8 +196,13 @@ class FencedManifestWriter:
         self._bus.fence(self.fence)
         for hook in self._hooks:
             hook.begin(self.generation)
-        self._state = load_state(self._log)
-        return self._state is not None
+        return self._continue_from(load_state(self._log))
+
+    def _continue_from(self, state: JobState | None) -> bool:
+        self.has_begun = state is not None
+        if state is not None:
+            self.state = state
+        return self.has_begun
 
     def check(self, cause: Exception | None = None) -> None:
         """Make sure that this is the newest generation.
@@ -262,7 +254,11 @@ class FencedManifestWriter:
         """
         data, digest = encode_manifest(manifest)
         won = self._log.publish(manifest.epoch, data)
-        self._state = fold(self._state, manifest, digest) if won else load_state(self._log)
+        if won:
+            self.state = fold(self.state if self.has_begun else None, manifest, digest)
+            self.has_begun = True
+        else:
+            self._continue_from(load_state(self._log))
         return won
 
     def finish(self, state: JobState | None = None) -> None:

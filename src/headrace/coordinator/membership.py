@@ -29,6 +29,7 @@ from headrace.coordinator.host_state import (
     EventKind,
     Hosts,
     HostState,
+    drained_hosts,
 )
 from headrace.coordinator.job_events import WAITING, JobEventLog
 from headrace.coordinator.manifest import JobState
@@ -373,6 +374,9 @@ class ClusterMembers:
         self.seats = StickyAssignment()
         self.needs_placement = True
         self._looked_s = 0.0
+        self._compared: tuple[Hosts, tuple[Slot, ...]] | None = None
+        self._changed: Hosts = {}
+        self._away: frozenset[str] = frozenset()
 
     def begin(self, generation: int) -> None:
         """Note that a driver has begun."""
@@ -460,8 +464,14 @@ class ClusterMembers:
 
     def placement_context(self, state: JobState) -> PlacementContext:
         """Return what the placing of the next epoch goes by."""
-        changes, missed = self._changes(state), dict(self._missed)
-        return PlacementContext(self._rules, self.seats, changes, self.noted, missed)
+        hosts, slots = self._compared or (None, None)
+        if hosts is not state.hosts or slots is not self.slots:
+            self._compared = state.hosts, self.slots
+            self._changed, self._away = self._changes(state), drained_hosts(state.hosts)
+        missed = dict(self._missed)
+        return PlacementContext(
+            self._rules, self.seats, self._changed, self.noted, missed, self._away
+        )
 
     def wants(self, placing: EpochPlacement) -> bool:
         """Say whether an epoch is to run for the sake of hosts alone."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -48,7 +49,12 @@ class BusAppend(NamedTuple):
 
 def producer_of(state: JobState) -> Producer:
     """Return who appends what a job sends, under its lineage."""
-    return Producer.of_job(state.job, state.lineage)
+    return _producer(state.job, state.lineage)
+
+
+@lru_cache(maxsize=256)
+def _producer(job: str, lineage: str) -> Producer:
+    return Producer.of_job(job, lineage)
 
 
 def sequence_of(state: JobState, number: int) -> int:

@@ -6,13 +6,12 @@ A failed slot's answer becomes an error of its kind, with the worker's traceback
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.coordinator.epoch_ranges import task_name
 from headrace.errors import HeadraceError, InternalError, UnavailableError
-from headrace.runtime.orders import HotKeys, SlotOrder, SlotReport
+from headrace.runtime.orders import HotKeys, SlotReport
 
 
 def slot_error(report: SlotReport) -> HeadraceError:
@@ -67,18 +66,6 @@ class EpochMetrics:
     slots: list[SlotMetrics] = field(default_factory=list)
     stores: dict[str, dict[str, int]] = field(default_factory=dict)
     hot_keys: dict[str, list[HotKeys]] = field(default_factory=dict)
-
-    def absorb(self, orders: Iterable[SlotOrder], reports: Iterable[SlotReport]) -> None:
-        """Take the reports of a level."""
-        levels = {order.slot: order.level for order in orders}
-        for report in reports:
-            where = (levels.get(report.slot, 0), report.slot, report.host, report.process)
-            self.slots.append(SlotMetrics(*where, len(report.tasks), report.timings_ms))
-            for task in report.tasks:
-                if task.stores:
-                    self.stores[task_name(task.stage, task.task)] = task.stores
-                if task.hot_keys:
-                    self.hot_keys[task_name(task.stage, task.task)] = task.hot_keys
 
     def timings_ms(self) -> dict[str, float]:
         """Return what each step took, all slots together, ms."""

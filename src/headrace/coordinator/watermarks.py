@@ -39,11 +39,11 @@ def resting(
     streams: Mapping[str, Stream], ends: Mapping[str, Sequence[int]]
 ) -> dict[str, dict[int, int]]:
     """Return the ends of partitions that get no new rows by the settings, by stream."""
-    found = {}
+    found: dict[str, dict[int, int]] = {}
     for name, known in ends.items():
         stream = streams[name]
         first = stream.settings.counts(stream.created.partitions)[0]
-        found[name] = {p: known[p] for p in range(first, len(known))}
+        found[name] = dict(enumerate(known[first:], first))
     return found
 
 
@@ -123,6 +123,8 @@ def source_watermark(
 ) -> int:
     """Return the minimum over the partitions of a source stage's timed inputs that count."""
     now, timed = now or Now(), stage.timed_inputs
+    if not timed:
+        return NO_WATERMARK
     lowest = min(
         (mark for binding in timed for _, mark in holding(binding, state, inputs, now)),
         default=END_WATERMARK,
@@ -150,23 +152,24 @@ def source_watermarks(
     With all of these idle, too, it closes what it has begun, where inputs say ``idle_closes``. The
     manifest has that watermark, so a replay has it too, and it never goes back.
     """
-    sources = [stage for stage in plan.stages if not stage.keyed]
-    found = {stage.name: source_watermark(stage, state, inputs, now) for stage in sources}
-    stages = {stage.name: stage for stage in sources}
-    idle = {stage.name for stage in sources if _is_idle_stage(stage, state, inputs, now)}
+    found: dict[str, int] = {}
+    idle: set[str] = set()
+    for stage in plan.stages:
+        if not stage.keyed:
+            found[stage.name] = source_watermark(stage, state, inputs, now)
+            if stage.may_idle and _is_idle_stage(stage, state, inputs, now):
+                idle.add(stage.name)
     meeting = _meeting(plan) if idle else []
     for name in idle:
         others = {other for group in meeting if name in group for other in group} - idle
         if others:
             found[name] = max(found[name], min(found[other] for other in others))
         else:
-            found[name] = max(found[name], _closing_watermark(stages[name], inputs))
+            found[name] = max(found[name], _closing_watermark(plan.by_name[name], inputs))
     return found
 
 
 def _is_idle_stage(stage: Stage, state: JobState, inputs: Positions, now: Now) -> bool:
-    if not stage.may_idle:
-        return False
     timed = stage.timed_inputs
     if any(True for binding in timed for _ in holding(binding, state, inputs, now)):
         return False

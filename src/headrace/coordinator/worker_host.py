@@ -29,6 +29,7 @@ from headrace.coordinator.job_storage import STORAGES, DriverLock, job_storages
 from headrace.coordinator.manifest import JobState, TaskState
 from headrace.coordinator.plan_files import load_plan
 from headrace.errors import CorruptDataError, HeadraceError, NotOwnerError
+from headrace.fencing import DirectoryLock, StoreHeldError
 from headrace.files import TRASH, Files, sole_user
 from headrace.records.keys import group_range
 from headrace.remote import DEFAULT_CACHE_BYTES as DEFAULT_CACHED
@@ -38,12 +39,13 @@ from headrace.runtime.background import Background, MergeScheduler, ThreadBackgr
 from headrace.runtime.exchange import ExchangeFiles
 from headrace.runtime.exchange_network import FOLDER as EXCHANGE
 from headrace.runtime.exchange_network import NetworkAddress, NetworkExchange
+from headrace.runtime.host_storage import ServedStorage
 from headrace.runtime.orders import SlotOrder
 from headrace.runtime.sink_shares import ShareSender
 from headrace.runtime.slot_host import BroadcastTables, SlotHost
 from headrace.runtime.standbys import SHARE, StandbyStores
 from headrace.sources.bounded_bus import saved_inputs
-from headrace.state.backend import ChainStep, DirectoryLock, Position, SegmentChain, StoreHeldError
+from headrace.state.backend import ChainStep, Position, SegmentChain
 from headrace.state.object_store import DEFAULT_CACHE_BYTES
 from headrace.state.rocksdb import DEFAULT_SETTINGS, RocksDBBackend, RocksDBSettings
 from headrace.state.task_state import BACKENDS, BackendFactory, TaskStateCache
@@ -67,12 +69,16 @@ DELETED_MARK = "DELETED"
 UNNEEDED_MARK = "UNNEEDED"
 
 
-def record_job_storage(state_dir: Path, storage: Path, files: Files) -> None:
-    """Leave a word, beside the state of a job, of where its storage is."""
+def record_job_storage(state_dir: Path, storage: Path, copy: Path | None, files: Files) -> None:
+    """Leave a word, beside the state of a job, of where its storage is.
+
+    Of one on the disk of another host, which nobody serves after the run, it is that of its copy.
+    """
     path = state_dir / storage.name / STORAGE_RECORD
-    if _text(path) != str(storage):
+    lasting = copy if copy is not None and is_remote(storage) else storage
+    if _text(path) != str(lasting):
         files.make_missing(path.parent, 0o700)
-        files.replace(path, str(storage).encode())
+        files.replace(path, str(lasting).encode())
 
 
 def collect_garbage(state_dir: Path, files: Files, clock: Clock, keep_s: float) -> list[Path]:
@@ -354,7 +360,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
     def segments(order: SlotOrder) -> ManifestSegments:
         return ManifestSegments(states.at, storage, order.epoch - 1, good)
 
-    record_job_storage(state_dir, storage, files)
+    record_job_storage(state_dir, storage, copy, files)
     identity = host_identity(state_dir, clock, files)
     exchange = ExchangeFiles(files, storage)
     if network is not None and is_remote(storage):
@@ -418,6 +424,7 @@ class WorkerSettings:
 
     ``state_dir`` is a host's own folder; the variable ``HEADRACE_STATE_DIR`` of a host
     overrides it there. ``address`` is where other hosts reach this one; empty: they do not.
+    ``served`` is how they reach the storage, where that is on the disk of the driver's host.
     """
 
     job: str
@@ -436,11 +443,17 @@ class WorkerSettings:
     hot_keys: bool = True
     storage_cache_bytes: int = DEFAULT_CACHED
     address: str = ""
+    served: ServedStorage | None = None
 
 
-def worker_settings(job: str, storage: Path, settings: Settings) -> WorkerSettings:
+def worker_settings(
+    job: str, storage: Path, settings: Settings, served: ServedStorage | None = None
+) -> WorkerSettings:
     """Return what the workers of a part have to know; of slot 0."""
+    if served is not None:
+        storage = served.path(settings.state_dir, job)
     return WorkerSettings(
+        served=served,
         job=job,
         slot=0,
         storage=str(storage),
@@ -490,6 +503,8 @@ def open_worker(
             sys.path.insert(0, path)
     state_dir = state_dir or state_dir_here(settings)
     storage = on_host(Path(settings.storage), state_dir)
+    if settings.served is not None:
+        settings.served.connect()
     bus = on_host(Path(settings.bus), state_dir)
     bound_caches(settings.storage_cache_bytes)
     return open_host(
@@ -499,7 +514,7 @@ def open_worker(
         clock=SteadyClock(SystemClock(), record=bus / CLOCK_RECORD),
         files=Files(),
         adopt_bytes=settings.adopt_bytes,
-        copy=Path(settings.copy) if settings.copy else None,
+        copy=on_host(Path(settings.copy), state_dir) if settings.copy else None,
         cache_bytes=settings.cache_bytes,
         standby_share=settings.standby_share,
         hot_keys=settings.hot_keys,

@@ -453,8 +453,15 @@ class StoredTable(Protocol):
 
     is_delta: bool
 
+    @property
+    def is_remote(self) -> bool:
+        """Say whether it is in an object storage; its files are then copies on this host."""
+
     def files(self, days: str | None = None) -> list[str]:
         """Return the files with the rows of days."""
+
+    def places(self, days: str | None = None) -> list[str]:
+        """Return the same without fetching them: paths that ``headrace.files`` reads."""
 
     def batches(self, days: str | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of days, file by file, the oldest day first."""

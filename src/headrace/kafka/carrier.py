@@ -34,6 +34,7 @@ from headrace.kafka.clients import (
     NoAnswerError,
     admin_library,
     answered,
+    await_broker,
     bounded,
     error_of,
     is_unknown,
@@ -432,6 +433,7 @@ class TopicCarrier(DelegatedLog, CarrierLog):
 
         own["on_delivery"] = delivered
         producer = made(library().Producer, {**self._address.settings(), **own}, self._address)
+        await_broker(producer, self._address.topic, self._wait_s)
         bounded(lambda: producer.init_transactions(self._wait_s), self._wait_s, producer)
         self._begin()
         self._at = {}

@@ -12,7 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from headrace import extras
@@ -209,6 +209,16 @@ def bounded(call: Callable[[], Any], seconds: float, clients: object) -> None:
         raise NoAnswerError(f"no answer in {seconds + GRACE_S:.0f} s")
     if failed:
         raise failed[0]
+
+
+def await_broker(producer: Any, topic: str, seconds: float) -> None:
+    """Let a producer connect before ``init_transactions``, if a broker answers within a second.
+
+    A client that no broker has answered yet looks for its coordinator again after half a second.
+    Without an answer the call itself, which comes next, says why.
+    """
+    with suppress(library().KafkaException):
+        producer.list_topics(topic, timeout=min(1.0, seconds))
 
 
 class PartitionReader:

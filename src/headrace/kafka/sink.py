@@ -42,6 +42,7 @@ from headrace.kafka.clients import (
     NoAnswerError,
     admin_library,
     asked_again,
+    await_broker,
     bounded,
     error_of,
     is_unknown,
@@ -329,6 +330,7 @@ class TransactionalReceiver(Receiver):
         self._producer = made(lib.Producer, {**settings, **self._producing()}, self._address)
         producer = self._producer
         self._batches = BatchCalls.of(producer, self._address.topic)
+        await_broker(producer, self._address.topic, self._wait_s)
         self._bounded(lambda: producer.init_transactions(self._wait_s), self._wait_s)
         self._at = self._read()
         newest = self._at.generation if self._at.origin == self._site.origin else 0

@@ -44,7 +44,16 @@ and where rows have origins, the name of the stream, for its number may become a
 
 
 @dataclass(frozen=True)
-class InputBinding:
+class Derived:
+    """Data that keeps what was found from its fields; that is neither compared nor sent on."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is only kept so that it is not found again."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+
+@dataclass(frozen=True)
+class InputBinding(Derived):
     """An input operator bound to its stream: partitions, and the columns that are read.
 
     ``schema`` is the stream's whole; ``columns`` those that operators use. ``time`` is the
@@ -75,23 +84,29 @@ class InputBinding:
     priority: int = 0
     source: str = ""
 
-    @property
+    @cached_property
     def is_timed(self) -> bool:
         """Say whether its records have event times, and operators need them."""
         return self.time is not None or self.event is not None
 
-    @property
+    @cached_property
     def is_clock(self) -> bool:
         """Say whether the event time is the wall clock of epochs."""
         return self.event is not None and self.event.is_clock
 
-    @property
+    @cached_property
     def reads(self) -> list[str]:
         """The columns read: those that operators use, and those that event times come from."""
         more = () if self.event is None else self.event.uses or ()
         if self.time is not None:
             more = (self.time,)
         return list(dict.fromkeys((*self.columns, *more)))
+
+    @cached_property
+    def read_schema(self) -> pa.Schema:
+        """The types of these columns when the job was planned."""
+        names = self.schema.names
+        return pa.schema([self.schema.field(name) for name in self.reads if name in names])
 
 
 @dataclass(frozen=True)
@@ -106,7 +121,7 @@ class Combined:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(Derived):
     """The edge that a ``partition_by`` makes between two stages.
 
     ``upstream`` is the operator of the sending stage whose rows it takes.
@@ -134,16 +149,13 @@ class Exchange:
     timeless: bool = False
     address: str = ""
 
-    @property
-    def endings(self) -> tuple[str, str]:
-        """What the names of files with rows, and with partial results, end with."""
-        return "arrow", "partial.arrow"
-
-    def file_schema(self, path: str) -> pa.Schema:
-        """Return the columns of one of its files."""
-        if self.combined is not None and path.endswith(self.endings[1]):
-            return self.combined.schema
-        return self.schema
+    @cached_property
+    def file_schemas(self) -> dict[str, pa.Schema]:
+        """The columns of its files by what their names end with: rows, and partial results."""
+        found = {"arrow": self.schema}
+        if self.combined is not None:
+            found["partial.arrow"] = self.combined.schema
+        return found
 
     @property
     def stream_schema(self) -> pa.Schema:
@@ -191,7 +203,7 @@ class SinkBinding:
 
 
 @dataclass(frozen=True)
-class Stage:
+class Stage(Derived):
     """Operators between two repartitions.
 
     A source stage has ``inputs`` and one task for each partition number of them; a keyed
@@ -232,10 +244,6 @@ class Stage:
         first = self.receives[0].keys if self.receives else ()
         return self.keys.get(operator.inputs[0], first)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is only kept so that it is not found again."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
-
     @cached_property
     def name(self) -> str:
         """The name that state is kept under: of the operators that feed the stage."""
@@ -263,6 +271,11 @@ class Stage:
     def reads(self) -> tuple[InputBinding, ...]:
         """All that it reads from the bus by offset: inputs and internal streams."""
         return (*self.inputs, *(exchange.binding for exchange in self.feeds))
+
+    @cached_property
+    def input_of(self) -> dict[str, InputBinding]:
+        """Its inputs by their operators."""
+        return {binding.operator: binding for binding in self.inputs}
 
     @cached_property
     def timed_inputs(self) -> tuple[InputBinding, ...]:
@@ -316,7 +329,7 @@ def job_of(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class JobPlan:
+class JobPlan(Derived):
     """All stages of a job, in level order, and what must not change under old state.
 
     Where rows go through internal streams it is cut into parts (``plan.parts``), each a plan of
@@ -364,9 +377,9 @@ class JobPlan:
         return tuple(binding for stage in self.stages for binding in stage.reads)
 
     @cached_property
-    def own_inputs(self) -> frozenset[str]:
-        """The operators that read inputs of the job, and not what another part sends."""
-        return frozenset(binding.operator for stage in self.stages for binding in stage.inputs)
+    def stream_of(self) -> dict[str, str]:
+        """The stream of each input operator, and of what comes from another part."""
+        return {binding.operator: binding.stream for binding in self.reads}
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
@@ -390,6 +403,16 @@ class JobPlan:
         return tuple(binding for stage in self.stages for binding in stage.sinks)
 
     @cached_property
+    def feed_operators(self) -> frozenset[str]:
+        """The operators that these come from."""
+        return frozenset(feed.operator for feed in self.feeds)
+
+    @cached_property
+    def output_semantics(self) -> dict[str, Semantics]:
+        """The semantics of each stream that the job sends to."""
+        return {binding.stream: binding.semantics for binding in self.outputs}
+
+    @cached_property
     def outputs(self) -> tuple[OutputBinding, ...]:
         """Every stream that the job sends to, that of dead letters included."""
         return tuple(binding for stage in self.stages for binding in stage.outputs)
@@ -408,13 +431,14 @@ class JobPlan:
         return commit_actions(self.state_semantics, frozenset(used))
 
     @cached_property
+    def last_save(self) -> int:
+        """The place of the last of these that saves something: it ends the epoch."""
+        return max(number for number, action in enumerate(self.commit_actions) if action.saves)
+
+    @cached_property
     def sent(self) -> tuple[OutputBinding | SinkBinding, ...]:
         """Every stream and sink that the job sends to."""
         return (*self.outputs, *self.sinks)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is only kept so that it is not found again."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:
@@ -423,6 +447,11 @@ class JobPlan:
         return tuple(
             tuple(stage for stage in self.stages if stage.level == level) for level in range(count)
         )
+
+    @cached_property
+    def by_level(self) -> tuple[dict[str, Stage], ...]:
+        """The same by their names."""
+        return tuple({stage.name: stage for stage in level} for level in self.levels)
 
 
 def with_task_counts(plan: JobPlan, counts: Mapping[str, int]) -> JobPlan:

@@ -20,7 +20,7 @@ body                  metadata, then the columns' bytes, without gaps; padding i
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -133,11 +133,13 @@ def read_frame(
     if 2 * (len(schema) + 1) != len(frame.parts):
         found = len(frame.parts) // 2 - 1
         raise _damaged(origin, frame.position, f"found {found} columns, expected {len(schema)}")
-    wanted = range(len(schema)) if columns is None else columns
+    parts: Iterable[int] = range(len(schema) + 1)
+    if columns is not None:
+        parts = [0, *[index + 1 for index in columns]]
     starts = [frame.body]
     for size in frame.parts[::2]:
         starts.append(starts[-1] + size)
-    for part in [0, *[index + 1 for index in wanted]]:
+    for part in parts:
         piece = view[starts[part] : starts[part + 1]]
         if xxh3_64_intdigest(piece) != frame.parts[2 * part + 1]:
             name = "metadata" if part == 0 else f"column {schema.field(part - 1).name!r}"

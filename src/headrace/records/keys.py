@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, TypeVar
 
 import numpy as np
@@ -147,6 +148,10 @@ class _Part:
     lengths: Int64s
 
 
+FEW_KEYS = 64
+"""Up to so many are hashed one by one: to begin with arrays takes longer."""
+
+
 @dataclass(frozen=True)
 class EncodedKeys:
     """The keys of a batch: canonical bytes and hashes, in row order.
@@ -167,6 +172,9 @@ class EncodedKeys:
 
     def hashes(self, seed: int = 0) -> UInt64s:
         """Return XXH64 of each row's key; shape (n,). Keys are placed by that of seed 0."""
+        rows = len(self)
+        if rows <= FEW_KEYS:
+            return np.fromiter(map(xxh64_intdigest, self.to_list(), repeat(seed)), np.uint64, rows)
         if self.matrix is not None:
             return xxh64_rows(self.matrix, seed)
         assert self.data is not None
@@ -206,16 +214,23 @@ def encode_columns(columns: Sequence[pa.Array]) -> EncodedKeys:
     Raises:
         InvalidInputError: a value that cannot be a key.
     """
-    matrices = [_fixed(column) if not column.null_count else None for column in columns]
-    found = [matrix for matrix in matrices if matrix is not None]
-    if len(found) == len(columns):
-        return EncodedKeys(matrix=found[0] if len(found) == 1 else np.hstack(found))
-    parts = [
-        _part(column) if matrix is None else _of_matrix(matrix)
-        for column, matrix in zip(columns, matrices, strict=True)
-    ]
-    part = parts[0] if len(parts) == 1 else _joined(parts)
-    return EncodedKeys(data=part.data, starts=part.starts, lengths=part.lengths)
+    found = list(map(_encoded, columns))
+    whole = found[0] if len(found) == 1 else _side_by_side(found)
+    if isinstance(whole, _Part):
+        return EncodedKeys(data=whole.data, starts=whole.starts, lengths=whole.lengths)
+    return EncodedKeys(matrix=whole)
+
+
+def _encoded(column: pa.Array) -> UInt8s | _Part:
+    matrix = None if column.null_count else _fixed(column)
+    return _part(column) if matrix is None else matrix
+
+
+def _side_by_side(columns: Sequence[UInt8s | _Part]) -> UInt8s | _Part:
+    matrices = [one for one in columns if not isinstance(one, _Part)]
+    if len(matrices) == len(columns):
+        return np.hstack(matrices)
+    return _joined([one if isinstance(one, _Part) else _of_matrix(one) for one in columns])
 
 
 def _fixed(column: pa.Array) -> UInt8s | None:

@@ -31,6 +31,7 @@ _BARE = frozenset(
     (str, bytes, int, float, bool, Decimal, datetime.datetime, datetime.date, datetime.timedelta)
 )
 """What a function may return as it is where there is one column; what is missing is no value."""
+_WHOLE = frozenset((int, type(None)))
 _OWN = (bytes, bytearray, Decimal, datetime.datetime, datetime.date, datetime.timedelta)
 
 
@@ -115,11 +116,15 @@ def to_messages(
     """
     if batch.num_columns == 0:
         return [kind() for _ in range(batch.num_rows)]
+    lists = list(map(_listed, batch.columns)) if nested is None else _nested(batch, nested)
+    return list(map(kind, *lists))
+
+
+def _nested(batch: pa.RecordBatch, nested: str) -> list[list[Any]]:
     columns = zip(batch.schema.names, batch.columns, strict=True)
-    lists = [
+    return [
         nested_messages(column) if name == nested else _listed(column) for name, column in columns
     ]
-    return list(map(kind, *lists))
 
 
 def from_messages(messages: Sequence[Any], schema: pa.Schema, operator: str) -> pa.RecordBatch:
@@ -155,7 +160,8 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     if is_nested or (not found <= _BARE and any(issubclass(one, Enum) for one in found)):
         with contextlib.suppress(TypeError):  # reported by Arrow, or accepted by it
             values = msgspec.to_builtins(values, builtin_types=_OWN)
-    if _loses_within(kind, values):
+            found = set(map(type, values))
+    if _loses_within(kind, values) if is_nested else _loses(kind, found):
         raise ValueError("Arrow would take it, and lose a part")
     return pa.array(values, kind)
 
@@ -177,7 +183,9 @@ def _loses_within(kind: pa.DataType, values: Sequence[Any]) -> bool:
 def _loses(kind: pa.DataType, found: set[type]) -> bool:
     """Say whether Arrow would drop fractions or times of day, or guess a number's unit."""
     if pa.types.is_integer(kind):
-        return any(issubclass(one, float | Decimal | np.floating) for one in found)
+        return not found <= _WHOLE and any(
+            issubclass(one, float | Decimal | np.floating) for one in found
+        )
     if not pa.types.is_temporal(kind):
         return False
     numbers = any(issubclass(one, int | float | np.number) for one in found)

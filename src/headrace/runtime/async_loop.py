@@ -7,17 +7,16 @@ on the loop is that of the injected clock.
 from __future__ import annotations
 
 import asyncio
-import gc
 import selectors
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol
 
 from headrace.clock import Clock, SystemClock
-from headrace.runtime.user_calls import time_limit
+from headrace.runtime.user_calls import time_limit, with_rare_gc
 
 Act = Callable[[], object]
 
@@ -63,7 +62,6 @@ class Threads:
 _REAL_WAIT_S = 0.02
 _ASK_S = 0.05
 _CLOSE_S = 1.0
-_COLLECT_AFTER = 50_000
 Owner = tuple[str, str, int, str]
 """Job, stage, task and operator."""
 
@@ -321,20 +319,6 @@ class CallLoop:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
         self._loop = None  # not before: a call that ends meanwhile would make another loop
-
-
-@contextmanager
-def with_rare_gc() -> Iterator[None]:
-    """Let the collector of cycles look less often: what calls are made of lives for a while.
-
-    Looking after every 700 objects, as is the default, doubled the cost of a call.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(max(before[0], _COLLECT_AFTER), *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def _earliest(over: float | None, waiting: Iterable[LoopClient]) -> float | None:

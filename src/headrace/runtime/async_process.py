@@ -26,14 +26,14 @@ from headrace.plan.stages import OFFSET, ORIGIN, TIME, WATERMARK
 from headrace.records.keys import decode_key, encode_key, encode_value
 from headrace.records.messages import columns_to_lists
 from headrace.runtime.async_calls import AsyncCalls, CallRow
-from headrace.runtime.async_loop import CallLoop, Owner, with_rare_gc
+from headrace.runtime.async_loop import CallLoop, Owner
 from headrace.runtime.chunk import Chunk, Groups, Ints, OriginIds, from_exchange
 from headrace.runtime.context import NO_GROUP
 from headrace.runtime.dead_letters import Refused, from_record, to_record
 from headrace.runtime.node import Node
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.runtime.process import ProcessNode
-from headrace.runtime.user_calls import SideOutputRouter
+from headrace.runtime.user_calls import SideOutputRouter, with_rare_gc
 from headrace.state.store import KeyValueStore
 
 PENDING_KIND = 2

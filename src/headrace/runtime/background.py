@@ -277,14 +277,16 @@ class MergeScheduler:
         files: the file system.
         clock: for names.
         storage: of the job.
+        entries: the merges that are under way, or done and not forgotten, by task.
+        failed: the tasks whose last merge failed.
     """
 
     background: Background
     files: Files
     clock: Clock
     storage: Path
-    _entries: dict[_Key, _Entry] = field(default_factory=dict)
-    _failed: dict[_Key, _Failure] = field(default_factory=dict)
+    entries: dict[_Key, _Entry] = field(default_factory=dict)
+    failed: dict[_Key, _Failure] = field(default_factory=dict)
     _pid: int = field(default_factory=os.getpid)
 
     def begin(self, order: SlotOrder, task: TaskOrder, stores: Sequence[StoreSpec]) -> bool:
@@ -296,11 +298,11 @@ class MergeScheduler:
         """
         self._check_process()
         key, wanted = (order.job, task.stage, task.task), task.merge
-        held = self._entries.get(key)
+        held = self.entries.get(key)
         if held is not None and not _is_still_wanted(held, order, task):
             self._drop(key)
             held = None
-        failed = self._failed.get(key)
+        failed = self.failed.get(key)
         is_late = failed is not None and order.epoch < failed.epoch + RETRY_EPOCHS
         if wanted is None or held is not None or is_late:
             return False
@@ -315,7 +317,7 @@ class MergeScheduler:
                 ticket.perform()
             elif (ticket := self.background.submit(work)) is None:
                 return False
-        self._entries[key] = _Entry(order.lineage, task.state.shape, wanted, ticket)
+        self.entries[key] = _Entry(order.lineage, task.state.shape, wanted, ticket)
         return wanted.snapshot
 
     def _job(
@@ -355,10 +357,8 @@ class MergeScheduler:
             CorruptDataError: a committed file is damaged; names it.
         """
         found: list[MergedTask] = []
-        if not self._entries:
-            return found
         running = {(task.stage, task.task) for task in order.tasks}
-        for key, entry in list(self._entries.items()):
+        for key, entry in list(self.entries.items()):
             job, stage, task = key
             if (job, entry.lineage) != (order.job, order.lineage) or stage not in stages:
                 continue
@@ -384,9 +384,9 @@ class MergeScheduler:
             raise
         except Exception as problem:  # noqa: BLE001 - the epoch does not depend on a merge
             self._drop(key)
-            self._failed[key] = _Failure(order.epoch, f"{type(problem).__name__}: {problem}")
+            self.failed[key] = _Failure(order.epoch, f"{type(problem).__name__}: {problem}")
             return None
-        self._failed.pop(key, None)
+        self.failed.pop(key, None)
         entry.was_told = True
         header, info = reader.header, reader.info
         ref = SegmentRef(
@@ -403,26 +403,26 @@ class MergeScheduler:
 
     def problem(self, order: SlotOrder, task: TaskOrder) -> str:
         """Return why the last merge of a task failed; empty when it did not."""
-        failed = self._failed.get((order.job, task.stage, task.task))
+        failed = self.failed.get((order.job, task.stage, task.task))
         return failed.message if failed is not None else ""
 
     def _drop(self, key: _Key) -> None:
-        ticket = self._entries.pop(key).ticket
+        ticket = self.entries.pop(key).ticket
         if ticket is not None:
             ticket.drop()
 
     def _check_process(self) -> None:
         # After a fork the merges and their files belong to the parent.
         if self._pid != os.getpid():
-            self._entries, self._failed = {}, {}
+            self.entries, self.failed = {}, {}
             self._pid = os.getpid()
 
     def close(self) -> None:
         """Stop and forget everything, and let no thread behind."""
         self._check_process()
-        for key in list(self._entries):
+        for key in list(self.entries):
             self._drop(key)
-        self._failed.clear()
+        self.failed.clear()
         self.background.close()
 
 

@@ -154,17 +154,17 @@ class RemoteStores:
 
     def __init__(self, job: str, clock: Clock) -> None:
         self._job, self._clock = job, clock
-        self._open: list[RemoteStore] = []
+        self.opened: list[RemoteStore] = []
 
     def open(self, spec: StoreSpec) -> RemoteStore:
         """Return a new store; it connects when it is first asked."""
         store = RemoteStore(self._job, spec, self._clock)
-        self._open.append(store)
+        self.opened.append(store)
         return store
 
     def begin(self, stamp: Stamp | None) -> None:
         """Turn to an epoch; what an attempt before it left unsent is forgotten."""
-        for store in self._open:
+        for store in self.opened:
             store.begin(stamp)
 
     def send(self) -> int:
@@ -177,25 +177,25 @@ class RemoteStores:
             UnavailableError: a server did not take all of them in time.
             InvalidInputError: a value cannot be kept; then nothing was sent.
         """
-        for store in self._open:
+        for store in self.opened:
             store.seal()
-        return sum(map(RemoteStore.send, self._open))
+        return sum(map(RemoteStore.send, self.opened))
 
     def counts(self) -> dict[str, int]:
         """Return what was counted since the last call."""
         total: Counter[str] = Counter()
-        for store in self._open:
+        for store in self.opened:
             total.update(store.take_counts())
         return dict(total)
 
     @property
     def overlay_bytes(self) -> int:
         """About how much memory the changes take."""
-        return sum([store.overlay_bytes for store in self._open])
+        return sum([store.overlay_bytes for store in self.opened])
 
     def close(self) -> None:
         """Let the connections go."""
-        for store in self._open:
+        for store in self.opened:
             store.close()
 
 

@@ -262,23 +262,25 @@ class ExchangeWriter:
 
     def frames(self) -> Iterator[tuple[pa.RecordBatch, Starts]]:
         """Yield the rows sorted by key group, frame by frame, and where each group begins."""
-        for batch, groups in self._merged():
-            order = np.argsort(groups, kind="stable")
-            counts = np.bincount(groups, minlength=self._groups)
-            begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
-            yield batch.take(pa.array(order)), begins
-
-    def _merged(self) -> Iterator[tuple[pa.RecordBatch, Groups]]:
         begin = 0
         while begin < len(self._pieces):
             end, rows = begin, 0
             while end < len(self._pieces) and (end == begin or rows < FRAME_ROWS):
                 rows += self._pieces[end][0].num_rows
                 end += 1
-            batches = [piece[0] for piece in self._pieces[begin:end]]
-            groups = np.concatenate([piece[1] for piece in self._pieces[begin:end]])
-            yield (batches[0] if len(batches) == 1 else pa.concat_batches(batches)), groups
+            batches, own = zip(*self._pieces[begin:end], strict=True)
+            batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+            groups = np.concatenate(own)
+            order = np.argsort(groups, kind="stable")
+            counts = np.bincount(groups, minlength=self._groups)
+            begins = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint32)
+            yield batch.take(pa.array(order)), begins
             begin = end
+
+
+def file_schema(exchange: Exchange, name: str) -> pa.Schema:
+    """Return the columns of a file by what its name ends with."""
+    return exchange.file_schemas.get(name.partition(".")[2], exchange.schema)
 
 
 class ExchangeFiles:
@@ -312,7 +314,7 @@ class ExchangeFiles:
     def rows_of(self, path: Path, exchange: Exchange, first: int, last: int) -> Iterator[Chunk]:
         """Yield the rows of one file."""
         if path not in self._readers:
-            schema = exchange.file_schema(path.name)
+            schema = file_schema(exchange, path.name)
             self._readers[path] = ExchangeReader(self.files, path, schema)
         for batch, sizes in self._readers[path].slices(first, last):
             groups = np.arange(first, last, dtype=np.uint16)
@@ -345,10 +347,7 @@ class ExchangeNode(Node):
         self._new_writers()
 
     def _new_writers(self) -> None:
-        schemas = [self.exchange.schema]
-        if self.exchange.combined is not None:
-            schemas.append(self.exchange.combined.schema)
-        keys = self.exchange.keys
+        keys, schemas = self.exchange.keys, self.exchange.file_schemas.values()
         self._writers = [ExchangeWriter(schema, keys, self._groups) for schema in schemas]
 
     def push(self, chunk: Chunk) -> None:
@@ -373,7 +372,7 @@ class ExchangeNode(Node):
 
     def take(self) -> list[tuple[str, ExchangeWriter]]:
         """Take what the epoch sends: what files end with, and their writers."""
-        named = zip(self.exchange.endings, self._writers, strict=False)
+        named = zip(self.exchange.file_schemas, self._writers, strict=True)
         found = [(ending, writer) for ending, writer in named if writer.rows]
         self._new_writers()
         return found

@@ -45,19 +45,16 @@ class ExchangeReader:
         if self._data.size < TAIL.size:
             raise CorruptDataError(f"exchange file {path} is cut short", file=str(path))
         at = TAIL.unpack(self._data.slice(self._data.size - TAIL.size).to_pybytes())[0]
-        if read_header(self._data, at, self._origin).end != self._data.size - TAIL.size:
+        header = read_header(self._data, at, self._origin)
+        if header.end != self._data.size - TAIL.size:
             raise CorruptDataError(
                 f"exchange file {path} is damaged: its last 8 bytes name no index", file=str(path)
             )
-        index = self._frame(at, INDEX)
+        index = read_frame(self._data, header, INDEX, self._origin)
         self._positions: list[int] = index.column(0).to_pylist()
         starts = index.column(1).flatten().to_numpy()
         self._starts = starts.reshape(len(self._positions), -1) if len(starts) else starts
         self._batches: dict[int, pa.RecordBatch] = {}
-
-    def _frame(self, position: int, schema: pa.Schema) -> pa.RecordBatch:
-        frame = read_header(self._data, position, self._origin)
-        return read_frame(self._data, frame, schema, self._origin)
 
     def slices(self, first: int, last: int) -> Iterator[tuple[pa.RecordBatch, Starts]]:
         """Yield the rows of key groups, frame by frame, with how many each group has.
@@ -106,7 +103,8 @@ class ExchangeReader:
 
     def _batch(self, number: int) -> pa.RecordBatch:
         if number not in self._batches:
-            self._batches[number] = self._frame(self._positions[number], self._schema)
+            frame = read_header(self._data, self._positions[number], self._origin)
+            self._batches[number] = read_frame(self._data, frame, self._schema, self._origin)
         return self._batches[number]
 
 

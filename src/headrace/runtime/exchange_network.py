@@ -28,7 +28,7 @@ from headrace.files import Files
 from headrace.plan.stages import Exchange
 from headrace.records.frame import read_frame, read_header
 from headrace.runtime.chunk import Chunk, from_exchange
-from headrace.runtime.exchange import ExchangeFiles, ExchangeWriter
+from headrace.runtime.exchange import ExchangeFiles, ExchangeWriter, file_schema
 from headrace.runtime.exchange_file import (
     FAILED,
     OVER,
@@ -147,7 +147,7 @@ class NetworkExchange(ExchangeFiles):
         far: dict[str, list[tuple[int, str, pa.Schema]]] = {}
         for number, place in enumerate(places):
             if place.host != self._host:
-                file = (number, place.name, exchange.file_schema(place.name))
+                file = (number, place.name, file_schema(exchange, place.name))
                 far.setdefault(place.address, []).append(file)
         with ExitStack() as lines:
             streams = {}

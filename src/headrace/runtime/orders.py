@@ -7,8 +7,6 @@ attempt made. Nothing in either is code.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import attrgetter
-from typing import Any
 
 import msgspec
 
@@ -324,14 +322,6 @@ class TaskProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     held: int | None = None
     waiting: int = 0
     swept_ms: int = -1
-
-    def progress(self) -> dict[str, Any]:
-        """Return these fields by name, to carry them over into another kind of struct."""
-        return dict(zip(_PROGRESS, _progress_of(self), strict=True))
-
-
-_PROGRESS = TaskProgress.__struct_fields__
-_progress_of = attrgetter(*_PROGRESS)
 
 
 class TaskReport(TaskProgress, frozen=True):

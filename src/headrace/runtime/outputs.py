@@ -6,7 +6,7 @@ warehouse: rows that are late for their day are sorted out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -58,9 +58,10 @@ class OutputNode(Node):
     def push(self, chunk: Chunk) -> None:
         """Keep the rows."""
         self.counts["out"] += chunk.rows
-        binding = self.binding
-        batch = with_defaults(chunk.batch, binding.schema, dict(binding.defaults))
-        batch = normalise(batch, binding.schema)
+        binding, batch = self.binding, chunk.batch
+        if not batch.schema.equals(binding.schema):
+            batch = with_defaults(batch, binding.schema, dict(binding.defaults))
+            batch = normalise(batch, binding.schema)
         if self.binding.time is not None:
             # After the commit, when the bus looks at them, it would be too late to refuse.
             self._check_times(batch.column(self.binding.time))
@@ -131,6 +132,13 @@ class OutputWriter:
             self._shared += frame
             name, end = self._name(0), self._shared_size
             parts.append(OutputPart(stream, partition, name, begin, end, rows))
+        return parts
+
+    def add_all(self, nodes: Iterable[OutputNode]) -> list[OutputPart]:
+        """Take the rows of all outputs of a task."""
+        parts: list[OutputPart] = []
+        for node in nodes:
+            parts += self.add(node)
         return parts
 
     def close(self) -> None:

@@ -9,11 +9,13 @@ import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from headrace.clock import step_times
 from headrace.errors import (
     CallTimeoutError,
     CorruptDataError,
@@ -43,10 +45,11 @@ from headrace.runtime.orders import (
     SlotFailure,
     SlotOrder,
     SlotReport,
+    StandbyReport,
     TaskOrder,
     TaskReport,
 )
-from headrace.runtime.outputs import OutputWriter, write_sinks
+from headrace.runtime.outputs import OutputWriter, SinkNode, write_sinks
 from headrace.runtime.slot_host import (
     CachedTask,
     PartSize,
@@ -182,11 +185,10 @@ class _TaskDeadlines(NamedTuple):
     @classmethod
     def of(cls, entry: _ReadyTask) -> _TaskDeadlines:
         """Ask a task that has run and is not sealed."""
-        return cls(
-            *entry.runtime.deadlines(),
-            (0 if entry.state is None else entry.state.overlay_bytes)
-            + entry.runtime.remotes.overlay_bytes,
-        )
+        size = 0 if entry.state is None else entry.state.overlay_bytes
+        if entry.runtime.remotes.opened:
+            size += entry.runtime.remotes.overlay_bytes
+        return cls(*entry.runtime.deadlines(), size)
 
 
 def run_slot(order: SlotOrder, host: SlotHost) -> SlotReport:
@@ -247,38 +249,36 @@ class _Attempt:
     def __init__(self, order: SlotOrder, host: SlotHost, attempt: str) -> None:
         self._order, self._host, self._id = order, host, attempt
         self._plan = host.plans(order.plan)
-        self._stages = {stage.name: stage for stage in self._plan.levels[order.level]}
+        self._stages = self._plan.by_level[order.level]
         self._stem = f"{order.epoch:012d}-{order.generation:08d}-{order.slot:04d}-{attempt}"
-        self._timings: dict[str, float] = {}
         self._names: list[str] = []
         self._built: list[StageTask] = []
         self._stores = SlotStores(order, host, attempt)
         self._tables: dict[str, BroadcastTable] = {}
         self._reads_since: float | None = None
-
-    def _timed(self, step: str, began: float) -> float:
-        now = self._host.clock.monotonic()
-        self._timings[step] = round(self._timings.get(step, 0.0) + (now - began) * 1000, 2)
-        return now
+        self._is_calling = False  # asynchronously, in some task
 
     def run(self) -> SlotReport:
         """Run all tasks and write what they made."""
-        began = self._host.clock.monotonic()
+        now = self._host.clock.monotonic
+        steps = [("", now())]
         self._host.exchange.begin(self._order)
         ready = self._prepare()
         fault("slot.caught_up")
-        began = self._timed("catch up", began)
+        steps.append(("catch up", now()))
         reached = self._run_tasks(ready)
         # Before the stores are sealed: timers look for their next in what the epoch wrote.
-        after = [_TaskDeadlines.of(entry) for entry in ready]
+        after = list(map(_TaskDeadlines.of, ready))
         fault("slot.ran")
-        began = self._timed("run", began)
-        exchange = [file for e in ready for file in self._write_exchange(e.order, e.runtime)]
+        steps.append(("run", now()))
+        exchange: list[ExchangeFile] = []
+        for entry in ready:
+            exchange += self._write_exchange(entry.order, entry.runtime)
         fault("slot.exchange_written")
-        began = self._timed("exchange", began)
+        steps.append(("exchange", now()))
         segment, sizes = self._write_segment(ready)
         fault("slot.segment_written")
-        began = self._timed("segment", began)
+        steps.append(("segment", now()))
         outputs = OutputWriter(
             self._host.files,
             self._host.storage,
@@ -286,21 +286,28 @@ class _Attempt:
             self._host.adopt_bytes,
             self._order.epoch,
         )
-        parts = [[p for n in e.runtime.outputs for p in outputs.add(n)] for e in ready]
-        sinks = write_sinks([n for e in ready for n in e.runtime.sinks], outputs)
+        parts: list[list[OutputPart]] = []
+        senders: list[SinkNode] = []
+        for entry in ready:
+            parts.append(outputs.add_all(entry.runtime.outputs))
+            senders += entry.runtime.sinks
+        sinks = write_sinks(senders, outputs) if senders else []
         outputs.close()
         fault("slot.output_written")
-        began = self._timed("output", began)
+        steps.append(("output", now()))
         merges = self._merge(ready)
-        began = self._timed("merge", began)
-        if sum([entry.runtime.remotes.send() for entry in ready]):
-            self._timed("remote", began)
+        steps.append(("merge", now()))
+        sent = 0
+        for entry in ready:
+            if entry.runtime.remotes.opened:
+                sent += entry.runtime.remotes.send()
+        if sent:
+            steps.append(("remote", now()))
         fault("slot.remote_sent")
-        standbys = self._stores.follow(self._stages)
-        reports = [
-            self._report(entry, sizes, after[n], reached[n], parts[n])
-            for n, entry in enumerate(ready)
-        ]
+        standbys: list[StandbyReport] = []
+        if self._order.standbys or self._host.standbys.held:
+            standbys = self._stores.follow(self._stages)
+        reports = list(map(self._report, ready, repeat(sizes), after, reached, parts))
         return SlotReport(
             self._order.slot,
             self._id,
@@ -313,7 +320,7 @@ class _Attempt:
             sinks=sinks,
             merges=merges,
             standbys=standbys,
-            timings_ms=self._timings,
+            timings_ms=step_times(steps),
         )
 
     def _prepare(self) -> list[_ReadyTask]:
@@ -326,7 +333,10 @@ class _Attempt:
         for task in self._order.tasks:
             stage = self._stages[task.stage]
             state = self._stores.state(stage, task)
-            ready.append(_ReadyTask(task, stage, state, self._runtime(stage, task, state)))
+            runtime = self._runtime(stage, task, state)
+            if runtime.asking or runtime.holds.calling:
+                self._is_calling = True
+            ready.append(_ReadyTask(task, stage, state, runtime))
         self._stores.end_restore()
         return ready
 
@@ -334,11 +344,11 @@ class _Attempt:
         """See to the merges that are ordered, and report those that are done."""
         merges = self._host.merges
         for entry in ready:
-            if entry.state is not None:
+            if entry.state is not None and (merges.entries or entry.order.merge is not None):
                 stores = store_specs(entry.stage)
                 if merges.begin(self._order, entry.order, stores):
                     entry.state.flush(wait=False)
-        return merges.finished(self._order, self._stages)
+        return merges.finished(self._order, self._stages) if merges.entries else []
 
     def abandon(self) -> None:
         """Close the users' processors, which no later attempt continues with."""
@@ -356,7 +366,7 @@ class _Attempt:
         parts: list[OutputPart],
     ) -> TaskReport:
         task, state, runtime = entry.order, entry.state, entry.runtime
-        name = (task.stage, task.task)
+        name, merges = (task.stage, task.task), self._host.merges
         changed = name in sizes
         stores = {} if state is None else state.store_bytes
         self._host.runtimes[(self._order.job, *name)] = CachedTask(
@@ -374,7 +384,7 @@ class _Attempt:
             changed=changed,
             segment_bytes=sizes[name].bytes if changed else 0,
             segment_rows=sizes[name].rows if changed else 0,
-            merge_problem=self._host.merges.problem(self._order, task),
+            merge_problem=merges.problem(self._order, task) if merges.failed else "",
             outputs=parts,
             event_deadline=after.event_deadline,
             wall_deadline=after.wall_deadline,
@@ -386,7 +396,7 @@ class _Attempt:
             expires=entry.stage.expires,
             overlay_bytes=after.overlay_bytes,
             held=runtime.holds.reached,
-            waiting=runtime.holds.waiting,
+            waiting=runtime.holds.waiting if runtime.holds.calling else 0,
             swept_ms=-1 if state is None else state.swept_ms,
         )
 
@@ -415,8 +425,8 @@ class _Attempt:
 
     def _run_tasks(self, ready: list[_ReadyTask]) -> list[list[Reached]]:
         """Run the tasks one after the other, but their asynchronous calls all together."""
-        if not [e for e in ready if e.runtime.asking or e.runtime.holds.calling]:
-            return [self._run_task(entry) for entry in ready]
+        if not self._is_calling:
+            return list(map(self._run_task, ready))
         asking = {n: self._asking(entry) for n, entry in enumerate(ready) if entry.runtime.asking}
         fed = {n: self._feed(entry) for n, entry in enumerate(ready) if n not in asking}
         calls = [ask.calls for one in asking.values() for ask in one.asks]
@@ -444,7 +454,7 @@ class _Attempt:
         return CallFeeder(list(asking.asks), asking.push, readers)
 
     def _reader(self, stage: Stage, wanted: InputRange, runtime: StageTask) -> SourceReader:
-        (binding,) = [one for one in stage.inputs if one.operator == wanted.operator]
+        binding = stage.input_of[wanted.operator]
         return SourceReader(
             self._host.bus.stream(binding.stream),
             binding,
@@ -465,7 +475,7 @@ class _Attempt:
         """Bring a task its rows, no further than ``stops`` say."""
         task, stage, runtime = entry.order, entry.stage, entry.runtime
         reached: list[Reached] = []
-        feeds = {exchange.operator: exchange for exchange in stage.feeds}
+        feeds = {exchange.operator: exchange for exchange in stage.feeds} if stage.feeds else {}
         for ordered in task.ranges:
             if ordered.operator in feeds:
                 continue

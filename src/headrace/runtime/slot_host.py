@@ -19,6 +19,7 @@ import pyarrow as pa
 from headrace.bus.bus import Bus, Stream
 from headrace.clock import Clock
 from headrace.errors import CorruptDataError, HeadraceError, InternalError
+from headrace.fencing import DirectoryOwner
 from headrace.files import Files
 from headrace.graph.operator_base import TableBinding
 from headrace.graph.operators import StoreSpec
@@ -43,7 +44,7 @@ from headrace.runtime.orders import (
 from headrace.runtime.sink_shares import ShareSender
 from headrace.runtime.stage_task import StageTask, store_specs
 from headrace.runtime.standbys import StandbyStores, standby_specs
-from headrace.state.backend import Changes, DirectoryOwner, Position, SegmentSource, Target
+from headrace.state.backend import Changes, Position, SegmentChain, SegmentSource, Target
 from headrace.state.broadcast import BroadcastTable
 from headrace.state.columnar_table import TableChanges
 from headrace.state.restore import FOLDER as RECOVERY
@@ -310,6 +311,9 @@ def revoke(host: SlotHost, order: SlotOrder) -> None:
 class SlotStores:
     """What one attempt at an order opens.
 
+    A state that has to read files asks this for them, and says how far it is; most have none to
+    read, so what answers is made when it is first asked.
+
     Args:
         order: of the slot.
         host: its process.
@@ -318,7 +322,9 @@ class SlotStores:
 
     def __init__(self, order: SlotOrder, host: SlotHost, attempt: str) -> None:
         self._order, self._host, self._id = order, host, attempt
+        self._begun: list[TaskId] = []  # tasks whose stores are caught up, or about to be
         self._progress: RestoreProgressFile | None = None  # of the restore of its stores
+        self._told = 0  # of those that are begun
 
     def state(self, stage: Stage, task: TaskOrder) -> TaskState | None:
         """Open a task's stores and bring them to the committed state; ``None``: it has none."""
@@ -330,21 +336,40 @@ class SlotStores:
         if host.standbys.held:
             host.standbys.stop(key)
         state = host.registry.get(key, lambda: self._opened(specs, task), task.groups)
-        progress = self._progress = self._progress or self._begun_restore()
-        progress.task(stage.name, task.task)
-        state.catch_up(self._target(task.state), self._committed, progress)
+        self._begun.append((stage.name, task.task))
+        state.catch_up(self._target(task.state), self, self)
         before = order.watermarks_before.get(stage.name, NO_WATERMARK)
         if task.held is not None:  # what follows calls that were waited for is not further
             before = min(before, task.held)
         state.begin(order.epoch, self._id, order.time_ms, before, task.swept_ms)
         return state
 
-    def _begun_restore(self) -> RestoreProgressFile:
+    def chain(
+        self, stage: str, task: int, groups: tuple[int, int], after: Position | None
+    ) -> SegmentChain:
+        """Return how a task's store gets to the committed state; see ``SegmentSource``."""
+        return self._committed.chain(stage, task, groups, after)
+
+    def opens(self, path: Path) -> None:
+        """Say which file or folder is about to be opened."""
+        self._restore().opens(path)
+
+    def reads(self, size: int, rows: int) -> None:
+        """Say that bytes and rows were read and applied."""
+        self._restore().reads(size, rows)
+
+    def _restore(self) -> RestoreProgressFile:
+        """Return where it is said how far the restore is."""
         order, host = self._order, self._host
-        name = f"{order.generation:08d}-{order.slot:04d}.json"
-        sizes = {(task.stage, task.task): task.state.bytes for task in order.tasks}
-        path = host.storage / RECOVERY / name
-        return RestoreProgressFile(path, host.clock, order.slot, order.epoch, sizes)
+        if self._progress is None:
+            name = f"{order.generation:08d}-{order.slot:04d}.json"
+            sizes = {(task.stage, task.task): task.state.bytes for task in order.tasks}
+            path = host.storage / RECOVERY / name
+            self._progress = RestoreProgressFile(path, host.clock, order.slot, order.epoch, sizes)
+        for stage, task in self._begun[self._told :]:
+            self._progress.task(stage, task)
+        self._told = len(self._begun)
+        return self._progress
 
     def end_restore(self) -> None:
         """Forget how far the restore is, once it is over or given up."""
@@ -374,8 +399,6 @@ class SlotStores:
             stages: of the order's level, by name.
         """
         order, kept = self._order, self._host.standbys
-        if not order.standbys and not kept.held:
-            return []
         kept.keep(order.job, {(one.stage, one.task) for one in order.standbys}, set(stages))
         return [
             kept.follow(

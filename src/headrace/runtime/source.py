@@ -347,7 +347,8 @@ class SourceReader:
     def _chunk(self, parts: list[OffsetBatch]) -> Chunk:
         batches = [part.batch for part in parts]
         batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        batch = cast_to_plan(batch, self._binding.schema, self._binding.stream)
+        if not batch.schema.equals(self._binding.read_schema):
+            batch = cast_to_plan(batch, self._binding.schema, self._binding.stream)
         self._next = parts[-1].next_offset
         origins = self._origins(parts)
         chunk = Chunk(batch.select(list(self._binding.columns)), origins=origins)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 
 from headrace.errors import InternalError
 from headrace.graph.operators import DEAD_LETTER, FAIL, Input, Operator, Port, Process, StoreSpec
@@ -73,7 +74,7 @@ class AsyncWatermarkHold:
     @property
     def waiting(self) -> int:
         """How many messages wait."""
-        return sum([node.waiting for node in self.calling])
+        return sum(map(attrgetter("waiting"), self.calling))
 
 
 def _behind(stage: Stage, calling: set[str]) -> set[str]:
@@ -263,7 +264,8 @@ class StageTask:
         if self.asking is not None:
             self.asking.begin(epoch, wall_ms, watermark, stamp=stamp)
         self.holds.begin(watermark if held is None else held)
-        self.remotes.begin(stamp)
+        if self.remotes.opened:
+            self.remotes.begin(stamp)
         for counts in self._input_counts.values():
             counts.clear()
         self._entered.clear()
@@ -335,7 +337,12 @@ class StageTask:
         Args:
             now: of a monotonic clock, s.
         """
-        return [keys for hot in self._watched if (keys := hot.report(now)) is not None]
+        found = []
+        for hot in self._watched:
+            keys = hot.report(now)
+            if keys is not None:
+                found.append(keys)
+        return found
 
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return the earliest watermark and wall clock at which something is due."""
@@ -356,7 +363,8 @@ class StageTask:
             total.update(node.counts)
         if self._state is not None:
             total.update(self._state.counts())
-        total.update(self.remotes.counts())
+        if self.remotes.opened:
+            total.update(self.remotes.counts())
         return {name: count for name, count in total.items() if count}
 
     def operator_counts(self) -> dict[str, dict[str, int]]:
@@ -364,14 +372,18 @@ class StageTask:
 
         What an input or a ``partition_by`` brought counts as sent by it.
         """
-        found = {name: dict(counts) for name, counts in self._input_counts.items()}
+        found: dict[str, dict[str, int]] = {}
+        for entry, counts in self._input_counts.items():
+            if counts:
+                found[entry] = dict(counts)
         for entry, rows in self._entered.items():
             found.setdefault(entry, {})["sent"] = rows
         for name, node in self.nodes.items():
             if not isinstance(node, ExchangeNode):
                 own = {"received": node.received, "sent": node.sent, **node.counts}
-                found[name] = {what: count for what, count in own.items() if count}
-        return {name: counts for name, counts in found.items() if counts}
+                if any(own.values()):
+                    found[name] = {what: count for what, count in own.items() if count}
+        return found
 
     def close(self) -> None:
         """Close the user's processors and connections."""

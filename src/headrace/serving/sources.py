@@ -302,7 +302,7 @@ class DailySource(Source):
             complete = [one.day for one in known if one.is_complete]
             days = next(iter(complete[-1:] or [one.day for one in known[-1:]]), "")
         wanted = None if days == "all" else days
-        files = tuple(found.files(wanted)) if days else ()
+        files = tuple(found.places(wanted)) if days else ()
         if files == self._shown:
             return False
         entries = self.made()

@@ -189,6 +189,11 @@ def _in_table(given: InputSettings, settings: Settings) -> tuple[StoredTable, li
     """The table, and its files of these days."""
     assert given.table is not None
     table = installed_warehouse().named_table(settings.warehouse_dir, given.table)
+    if table.is_remote:
+        raise InvalidInputError(
+            f"table {given.table!r} is in {settings.warehouse.address}, and an input reads tables "
+            "of a folder; give a DataFrame of spark.read.format('headrace') with option 'table'"
+        )
     paths = [Path(path) for path in table.files(given.days)]
     if not paths:
         raise InvalidInputError(

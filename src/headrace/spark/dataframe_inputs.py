@@ -45,6 +45,7 @@ from headrace.sources.listing import BoundedSource
 from headrace.spark.configured_dataframes import configured_dataframe
 from headrace.spark.data_source import QUERY, query_write
 from headrace.spark.dataframe_files import RowFiles, read_columns
+from headrace.spark.sessions import open_callbacks
 from headrace.spark.slot_rdd import first_line
 from headrace.spark.source_options import StreamLocation
 from headrace.spark.staging import BatchWriterId, Checkpoint, Committer, StagedPart, Stager
@@ -398,7 +399,12 @@ class DataFrameFeed:
         return frame.repartition(self.spec.partitions).sortWithinPartitions(time)
 
     def start(self, *, is_bounded: bool) -> StreamingQuery:
-        """Start the query that appends a streaming DataFrame, batch by batch."""
+        """Start the query that appends a streaming DataFrame, batch by batch.
+
+        Raises:
+            UnavailableError: Spark cannot start it, or cannot call this process.
+        """
+        open_callbacks(self.frame.sparkSession.sparkContext)
         writer = self.frame.writeStream.foreachBatch(self._append_batch).option(
             "checkpointLocation", str(self.folder / "checkpoint")
         )

@@ -55,7 +55,7 @@ from headrace.spark.java_classes import while_active
 from headrace.spark.lazy_runs import LazyRuns, run_whole
 from headrace.spark.run import run_job
 from headrace.spark.sessions import build_session
-from headrace.spark.slot_rdd import first_line
+from headrace.spark.slot_rdd import first_line, runs_in_driver
 from headrace.spark.source_options import (
     FAILED,
     READ,
@@ -70,19 +70,23 @@ if TYPE_CHECKING:
     from headrace.spark.grouped_state import GroupedState
 
 
-def register_tables(spark: SparkSession, warehouse: Path) -> dict[str, HeadraceError]:
+def register_tables(
+    spark: SparkSession, warehouse: Path, query: str = ""
+) -> dict[str, HeadraceError]:
     """Make the tables of a warehouse known to a session, each as its newest snapshot has it.
 
     Args:
         spark: the session.
         warehouse: folder of the tables.
+        query: of tables in an object storage only those that it names, for they are fetched.
 
     Returns:
         Why the others cannot be read.
     """
     tables, failed = installed_warehouse().readable_tables(warehouse)
     for table in tables:
-        register_table(spark, table)
+        if not table.is_remote or table.name.lower() in query.lower():
+            register_table(spark, table)
     return failed
 
 
@@ -94,6 +98,13 @@ def register_table(spark: SparkSession, table: StoredTable, days: str | None = N
         table: with the snapshot.
         days: only these, as ``Table.files`` takes them.
     """
+    master = str(spark.sparkContext.master)
+    if table.is_remote and not runs_in_driver(master):
+        raise InvalidInputError(
+            f"table {table.name!r} is in an object storage, and views of it need a master whose "
+            f"tasks are on this host, such as local[2]; found {master}: read it by "
+            "spark.read.format('headrace').option('table', ...)"
+        )
     files = table.files(days)
     base = str(Path(files[0]).parent.parent) if files else ""
     columns = spark_schema(table.schema)
@@ -202,7 +213,7 @@ def _register_warehouse(spark: SparkSession, folder: Path, tables: Path) -> None
     place = folder / "spark" / WAREHOUSE
     spark.sql(f"create database if not exists {WAREHOUSE} location '{place.as_uri()}'")
     for table in installed_warehouse().readable_tables(tables)[0]:
-        if not table.is_delta and table.files():
+        if not table.is_delta and not table.is_remote and table.files():
             known = f"{WAREHOUSE}.`{_NOT_SQL.sub('_', table.name).lower()}`"
             files = (tables / table.name).as_uri()
             spark.sql(f"drop table if exists {known}")

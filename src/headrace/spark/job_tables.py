@@ -27,6 +27,7 @@ from headrace.coordinator.commit_log import retained_states
 from headrace.coordinator.inspection.job_reader import JobReader, part_readers, reader_of
 from headrace.coordinator.manifest import JobState, state_bytes
 from headrace.errors import InvalidInputError
+from headrace.files import local_copy
 from headrace.graph.sinks import installed_warehouse
 from headrace.records.keys import group_range
 from headrace.runtime.orders import NO_WATERMARK
@@ -200,7 +201,7 @@ class DayTable(JobTable):
         """
         warehouse = _settings(home).warehouse_dir
         table = installed_warehouse().named_table(warehouse, options["table"])
-        return cls(table.name, table.schema, tuple(table.files(options.get("days"))))
+        return cls(table.name, table.schema, tuple(table.places(options.get("days"))))
 
     @property
     def schema(self) -> pa.Schema:
@@ -214,7 +215,7 @@ class DayTable(JobTable):
     def rows(self, part: TablePart, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file, with its day."""
         day = date.fromisoformat(Path(part.file).parent.name.partition("=")[2])
-        with pq.ParquetFile(part.file) as file:
+        with pq.ParquetFile(local_copy(Path(part.file))) as file:
             there = file.schema_arrow.names
             wanted = [name for name in names if name in there]
             for batch in file.iter_batches(columns=wanted or there[:1]):

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from headrace.bus import Bus, BusOptions, open_bus
 from headrace.clock import Clock
+from headrace.closeable import Closeable
 from headrace.config import Durability, Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.dataframe_inputs import with_dataframes
@@ -28,10 +29,12 @@ from headrace.errors import InvalidInputError
 from headrace.files import Files
 from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
+from headrace.runtime.host_storage import ServedStorage, StorageServer
 from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
 from headrace.spark.progress_query import progress_shown
 from headrace.spark.runner import SparkRunner
 from headrace.spark.sessions import build_context, has_session
+from headrace.spark.slot_rdd import runs_in_driver
 
 __all__ = ["RunResult", "run_job"]
 
@@ -103,8 +106,8 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         if not dataframe_inputs(graph):
             deployed = job_run.deployed(job)
             spark = job_context(settings, job.name, root, slots_only=True)
-            with keep_own_job(context, control):
-                return SparkEngine(spark, job_run).run(deployed, releases=stays)
+            with keep_own_job(context, control), SparkEngine(spark, job_run) as engine:
+                return engine.run(deployed, releases=stays)
         _check_durability(graph, settings)
         spark = job_context(settings, job.name, root)
         feeds = DataFrameFeeds(SparkSession.builder.getOrCreate(), graph, bus, settings, root)
@@ -131,7 +134,7 @@ def job_context(
 
 
 @dataclass(frozen=True)
-class SparkEngine:
+class SparkEngine(Closeable):
     """Runs the slots of a job on Spark.
 
     Args:
@@ -142,6 +145,7 @@ class SparkEngine:
     spark: SparkContext
     job_run: JobRun
     _runners: list[SparkRunner] = field(default_factory=list)
+    _servers: list[StorageServer] = field(default_factory=list)
 
     def run(self, deployed: Sequence[Deployment], *, releases: bool) -> RunResult:
         """Run all parts until the job ends.
@@ -157,13 +161,18 @@ class SparkEngine:
                 runner.release()
         return result
 
+    def close(self) -> None:
+        """Serve no storage any more."""
+        for server in self._servers:
+            server.close()
+
     def runner(self, one: Deployment, share: tuple[int, int]) -> SparkRunner:
         """Return the runner of a part."""
         settings = self.job_run.context.settings
         made = SparkRunner(
             self.spark,
             one,
-            worker_settings(one.plan.job, one.storage.root, settings),
+            worker_settings(one.plan.job, one.storage.root, settings, self._served(one)),
             settings.job.slots,
             share,
             silence_s=settings.job.slot_silence_s,
@@ -173,6 +182,19 @@ class SparkEngine:
             made.show_metrics()
         self._runners.append(made)
         return made
+
+    def _served(self, one: Deployment) -> ServedStorage | None:
+        """Serve a storage that is on the disk of this host to executors of others."""
+        if not one.storage_host or runs_in_driver(str(self.spark.master)):
+            return None
+        conf = self.spark.getConf()
+        host = conf.get("spark.driver.host", "127.0.0.1")
+        listens = conf.get("spark.driver.bindAddress", host)
+        server = StorageServer(
+            one.storage.root, one.storage_host, host, self.job_run.context.files, listens
+        )
+        self._servers.append(server)
+        return server.served
 
     def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
         """Advance a started part until it ends or is stopped."""

@@ -284,7 +284,8 @@ class SparkRunner:
 
     Args:
         context: of the session.
-        deployed: the part; its storage, where orders are written, is reached by all hosts.
+        deployed: the part; its storage, where orders are written, is reached by all hosts, or
+            served to them.
         settings: what each worker has to know; its slot number is set here.
         slots: how many to use at most; ``None``: every core.
         share: number of the part that they are for, and how many parts share them.
@@ -310,6 +311,7 @@ class SparkRunner:
         self._group = self._asking = f"headrace {deployed.plan.job} slots"
         self._context, self._settings = context, settings
         self._files, self._orders = deployed.storage.files, deployed.storage.root / "orders"
+        self._orders_there = Path(settings.storage) / "orders"
         self._wanted, self._clock = slots, clock or SystemClock()
         self._watch = SlotWatch(context, silence_s, self._clock, notify)
         self._newcomers = ExecutorWarmup(self._described, self._warm_up)
@@ -447,7 +449,7 @@ class SparkRunner:
             f"{_operators(self._plan, first.level)}",
             [f"slot {order.slot}: {_tasks(order)}" for order in orders],
         )
-        reports = self._run(str(path), [order.slot for order in orders])
+        reports = self._run(path.name, [order.slot for order in orders])
         if first.renew:
             self._watch.renewed([order.slot for order in orders])
         self._files.remove(path)
@@ -466,11 +468,13 @@ class SparkRunner:
         self._describe(self._asking, words, [f"slot {number}" for number in slots])
         return self._run(None, slots)
 
-    def _run(self, prefix: str | None, slots: list[int]) -> list[SlotReport]:
+    def _run(self, orders: str | None, slots: list[int]) -> list[SlotReport]:
         assert self._rdd is not None
         self._check_stop()
-        heartbeats, every_s = Path(prefix or self._orders / NO_ORDERS), self._watch.every_s
-        said = None if every_s is None else heartbeat_property(heartbeats, every_s)
+        name, every_s = orders or NO_ORDERS, self._watch.every_s
+        heartbeats, there = self._orders / name, self._orders_there / name
+        said = None if every_s is None else heartbeat_property(there, every_s)
+        prefix = None if orders is None else str(there)
         self._context.setLocalProperty(ORDERS_PROPERTY, prefix)  # type: ignore[arg-type]
         self._context.setLocalProperty(HEARTBEAT_PROPERTY, said)  # type: ignore[arg-type]
         try:
@@ -483,7 +487,7 @@ class SparkRunner:
             if self._measures and CLASS in str(error):
                 self._rdd.leave_metrics()
                 self._without_metrics(java_cause(error))
-                return self._run(prefix, slots)
+                return self._run(orders, slots)
             if CANCELLED in str(error):
                 raise UnavailableError(
                     f"Spark's job group {self._group!r} was cancelled, so nothing of its epoch "

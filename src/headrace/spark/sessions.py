@@ -16,8 +16,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, java_gateway
 from pyspark.errors import PySparkRuntimeError
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -79,6 +80,7 @@ SLOTS_ONLY_OPTIONS = f"{JAVA_OPTIONS} -XX:TieredStopAtLevel=1"
 """For JVMs that only run slots: what Java's second compiler makes of them never earns what it
 costs, and without it a lost executor is back in two thirds of the time."""
 
+_SELECT_LIMIT = 1024
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 
@@ -174,12 +176,41 @@ def build_context(
     conf.setAll([(name, value) for name, value in settings.items() if name not in private])
     try:
         with _output_to(log_file), _held_interrupts(), _off_the_command(private, log_file.parent):
-            return SparkContext.getOrCreate(conf)
+            context = SparkContext.getOrCreate(conf)
     except PySparkRuntimeError as error:  # the JVM ended before it could be talked to
         raise UnavailableError(
             f"Spark did not start with master {master!r}; {log_file} has what Java said, and "
             "headrace doctor looks whether Java is as it must be"
         ) from error
+    if not slots_only:
+        open_callbacks(context)
+    return context
+
+
+def open_callbacks(context: SparkContext) -> None:
+    """Let Java call this process, as each batch of ``foreachBatch`` does.
+
+    Py4J waits for these calls with ``select()``, which fails for file descriptors from 1,024 on,
+    and Java then waits without end. So Headrace's sessions do this first, when few files are open.
+
+    Args:
+        context: of the session; one that can be called already is left as it is.
+
+    Raises:
+        UnavailableError: the process has too many files open for that.
+    """
+    gateway: Any = context._gateway  # noqa: SLF001 - as PySpark does for foreachBatch
+    untyped: Any = java_gateway
+    untyped.ensure_callback_server_started(gateway)
+    descriptor = gateway._callback_server.server_socket.fileno()  # noqa: SLF001 - the same
+    if not 0 <= descriptor < _SELECT_LIMIT:
+        gateway.shutdown_callback_server()
+        gateway._callback_server = None  # noqa: SLF001 - another time may do
+        raise UnavailableError(
+            f"Spark cannot call this process: the socket for it has file descriptor {descriptor}, "
+            f"and Py4J can wait for those below {_SELECT_LIMIT:,} only; close some files, or begin "
+            "with headrace.spark.session() before they are open"
+        )
 
 
 def has_session() -> bool:

@@ -112,7 +112,7 @@ def remove_heartbeats(prefix: Path, slots: Collection[int]) -> None:
 ORDERS_PROPERTY = "headrace.orders"
 
 
-_hosts: dict[tuple[int, str], Any] = {}
+_hosts: dict[tuple[int, str, object], Any] = {}
 
 
 def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
@@ -128,6 +128,8 @@ def slot_main(slots: Iterable[WorkerSettings]) -> Iterator[bytes]:
         prefix = context.getLocalProperty(ORDERS_PROPERTY) if context is not None else None
         sent_to = context.getLocalProperty(HEARTBEAT_PROPERTY) if context is not None else None
         state_dir = state_dir_here(settings)
+        if settings.served is not None:
+            settings.served.connect()
         with heartbeats(sent_to, settings.slot, state_dir, is_new=not _hosts):
             report, is_over = _report(settings, prefix)
         yield report
@@ -193,7 +195,7 @@ def _spare_the_collector() -> None:
 
 
 def _host(settings: WorkerSettings) -> Any:
-    key = (os.getpid(), settings.storage)
+    key = (os.getpid(), settings.storage, settings.served)
     if key not in _hosts:
         from headrace.runtime.slot_host import release_all
 

@@ -17,7 +17,7 @@ import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, repeat
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
 from sys import getsizeof
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
@@ -228,7 +228,7 @@ LOADED_LIMIT = 1_000_000
 
 _OBJECT_FACTOR = 3  # a Python object against its encoding, about
 _SAMPLE = 32
-_BY_CODE = itemgetter(1)
+_BY_CODE, _CHANGED = itemgetter(1), attrgetter("changed")
 _PLAIN = frozenset((int, str, bytes))
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -555,7 +555,7 @@ class ObjectStore:
     def overlay_bytes(self) -> int:
         """About how much memory the changes take; values are measured on a sample."""
         groups = [group for group in self._groups.values() if group.changed]
-        count = sum(len(group.changed) for group in groups)
+        count = sum(map(len, map(_CHANGED, groups)))
         sizes = [
             len(group.changed[key]) + self._size(group.values[key])
             for group in groups[:: 1 + len(groups) // _SAMPLE]

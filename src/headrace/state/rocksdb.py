@@ -51,17 +51,9 @@ from headrace.errors import (
     InvalidInputError,
     UnavailableError,
 )
+from headrace.fencing import DirectoryLock, DirectoryOwner
 from headrace.files import DiskFullError
-from headrace.state.backend import (
-    Backend,
-    Changes,
-    Columns,
-    DirectoryLock,
-    DirectoryOwner,
-    Position,
-    decode_position,
-    encode_position,
-)
+from headrace.state.backend import Backend, Changes, Columns, Position
 
 
 @dataclass(frozen=True)
@@ -376,6 +368,23 @@ def _add_to(batch: WriteBatch, keys: Sequence[bytes], values: Sequence[bytes | N
                 batch.put(key, value)
     else:
         deque(map(batch.put, keys, values), maxlen=0)
+
+
+_POSITION = msgspec.json.Decoder(tuple[str, Position])
+
+
+def encode_position(scope: str, position: Position) -> bytes:
+    """Return the bytes that a store keeps beside its data."""
+    return msgspec.json.encode((scope, position))
+
+
+def decode_position(data: bytes) -> tuple[str, Position]:
+    """Return the scope and the position of what ``encode_position`` wrote.
+
+    Raises:
+        msgspec.DecodeError: the bytes are something else.
+    """
+    return _POSITION.decode(data)
 
 
 MAX_STORES = 200

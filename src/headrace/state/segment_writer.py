@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import msgspec
@@ -108,24 +108,24 @@ class SegmentWriter:
         if self._closed:
             raise ClosedError(f"segment {self._path} is written already")
         self._closed = True
-        size = self._files.write_new(self._path, self._chunks())
+        size = self._files.write_new(self._path, chain.from_iterable(self._frames()))
         return SegmentInfo(self._path, size, self._checksum, tuple(self._sections))
 
-    def _chunks(self) -> Iterator[Bytes]:
+    def _frames(self) -> Iterator[list[Bytes]]:
         position = 0
         for stage, task, store, batches in self._pending:
             section = _SectionWriter(stage, task, store, position)
             if isinstance(batches, BlockWriter):
                 yield from section.pieces(batches)
             else:
-                yield from section.chunks(batches)
+                yield from section.frames(batches)
             position = section.end
             if section.rows:
                 self._sections.append(section.finished())
         footer = msgspec.json.encode(Footer(FORMAT, self._header, tuple(self._sections)))
         size = SIZE.pack(len(footer))
         self._checksum = xxh3_64_intdigest(footer + size)
-        yield footer + TRAILER.pack(len(footer), self._checksum, MAGIC)
+        yield [footer + TRAILER.pack(len(footer), self._checksum, MAGIC)]
 
 
 class _SectionWriter:
@@ -138,18 +138,18 @@ class _SectionWriter:
         self._digest = xxh3_64()
         self._table: BlockWriter | None = None
 
-    def pieces(self, run: BlockWriter) -> Iterator[Bytes]:
+    def pieces(self, run: BlockWriter) -> Iterator[list[Bytes]]:
         self._table = run
         for frame in run.frames():
-            yield from self._written(frame)
+            yield self._written(frame)
         self.rows = run.rows
 
-    def chunks(self, batches: Iterable[Changes]) -> Iterator[Bytes]:
+    def frames(self, batches: Iterable[Changes]) -> Iterator[list[Bytes]]:
         for keys, values in batches:
             for at in range(0, len(keys), FRAME_ROWS):
                 part = slice(at, at + FRAME_ROWS)
                 for batch in _encode(keys[part], values[part]):
-                    yield from self._frame(batch)
+                    yield self._frame(batch)
 
     def _frame(self, batch: pa.RecordBatch) -> list[Bytes]:
         groups: UInt16s = batch.column(0).to_numpy()

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, Protocol
 from weakref import WeakValueDictionary
@@ -24,17 +25,11 @@ from headrace.errors import (
     InvalidInputError,
     NotOwnerError,
 )
+from headrace.fencing import DirectoryOwner
 from headrace.files import Files
 from headrace.graph.operators import COLUMNAR, StoreSpec
 from headrace.records.schema import TableLayout
-from headrace.state.backend import (
-    Backend,
-    Changes,
-    DirectoryOwner,
-    Position,
-    SegmentSource,
-    Target,
-)
+from headrace.state.backend import Backend, Changes, Position, SegmentSource, Target
 from headrace.state.columnar_table import ColumnarTable, TableChanges
 from headrace.state.memory import MemoryBackend
 from headrace.state.object_store import DEFAULT_CACHE_BYTES, CacheBudget, ObjectCache, ObjectStore
@@ -229,6 +224,7 @@ class TaskState:
         self._follower = StateRestorer(name, files)
         self._backends: dict[str, tuple[Backend, tuple[str, ...]]] = {}
         self._stores: dict[str, KeyValueStore] = {}
+        self._ttl_stores: list[TtlStore] = []
         self._objects: dict[str, ObjectStore] = {}
         self._values = {spec.name: spec.value for spec in specs}
         self._ttls = {spec.name: spec.ttl_ms for spec in specs}
@@ -236,7 +232,8 @@ class TaskState:
         self._attempt: _Attempt | None = None
         self._closed = self._is_open = False
         self._directory = directory
-        self._tables = TableStores(name, _layouts(specs), files)
+        layouts = _layouts(specs)
+        self._tables = TableStores(name, layouts, files) if layouts else None
         self._open_backends(specs, directory, backends)
 
     def _open_backends(
@@ -261,11 +258,12 @@ class TaskState:
             self._backends[folder] = (backend, names)
             for store in names:
                 ttl_ms = self._ttls[store]
-                self._stores[store] = (
-                    KeyValueStore(backend, store)
-                    if ttl_ms is None
-                    else TtlStore(backend, store, ttl_ms, self.name.groups)
-                )
+                if ttl_ms is None:
+                    self._stores[store] = KeyValueStore(backend, store)
+                else:
+                    timed = TtlStore(backend, store, ttl_ms, self.name.groups)
+                    self._stores[store] = timed
+                    self._ttl_stores.append(timed)
 
     def own(self, owner: DirectoryOwner | None) -> None:
         """Say for whom the stores are opened, before anything else is asked of them.
@@ -280,7 +278,7 @@ class TaskState:
     def position(self) -> Position | None:
         """The committed state that all stores hold, ``None`` when they differ or hold none."""
         held = {backend.position for backend, _ in self._backends.values()}
-        if self._tables.tables:
+        if self._tables is not None:
             held.add(self._tables.position)
         return held.pop() if len(held) == 1 else None
 
@@ -295,12 +293,12 @@ class TaskState:
 
     def table(self, name: str) -> ColumnarTable:
         """Return a columnar store, the same object at each call."""
+        tables = {} if self._tables is None else self._tables.tables
         try:
-            return self._tables.tables[name]
+            return tables[name]
         except KeyError:
             raise InvalidInputError(
-                f"no table {name!r}; known: {sorted(self._tables.tables)}; declare it on its "
-                "operator"
+                f"no table {name!r}; known: {sorted(tables)}; declare it on its operator"
             ) from None
 
     def objects(self, name: str) -> ObjectStore:
@@ -376,15 +374,18 @@ class TaskState:
                 backend.apply({}, target.position)
                 continue
             self._follower.fill(backend, stores, target.position, source, counts)
-        self._catch_up_tables(sealed, target, source, counts)
+        if self._tables is not None:
+            self._catch_up_tables(self._tables, sealed, target, source, counts)
         return counts
 
     def _catch_up_tables(
-        self, sealed: _Attempt | None, target: Target, source: SegmentSource, counts: RestoreCounts
+        self,
+        tables: TableStores,
+        sealed: _Attempt | None,
+        target: Target,
+        source: SegmentSource,
+        counts: RestoreCounts,
     ) -> None:
-        tables = self._tables
-        if not tables.tables:
-            return
         if tables.is_at(target):
             tables.discard()
             return
@@ -431,7 +432,8 @@ class TaskState:
             store.begin(wall_ms, swept_ms)
         for objects in self._objects.values():
             objects.begin()
-        self._tables.begin(wall_ms, watermark)
+        if self._tables is not None:
+            self._tables.begin(wall_ms, watermark)
 
     def seal(self) -> dict[str, Changes | TableChanges]:
         """End the attempt and return its changes by store, sorted by key, none left out.
@@ -446,22 +448,27 @@ class TaskState:
             raise InternalError("nothing to seal: begin an attempt first")
         for objects in self._objects.values():
             objects.seal()
-        taken = {name: store.take_changes() for name, store in self._stores.items()}
-        attempt.changes = {name: changes for name, changes in taken.items() if changes[0]}
         mark: Changes = ([self.name.groups[0].to_bytes(2, "big")], [None])
-        unlogged = self._unlogged
-        logged = {name: mark if name in unlogged else c for name, c in attempt.changes.items()}
-        return {**logged, **self._tables.seal()}
+        attempt.changes = {}
+        logged: dict[str, Changes | TableChanges] = {}
+        for name, store in self._stores.items():
+            changes = store.take_changes()
+            if changes[0]:
+                attempt.changes[name] = changes
+                logged[name] = mark if name in self._unlogged else changes
+        if self._tables is not None:
+            logged |= self._tables.seal()
+        return logged
 
     @property
     def swept_ms(self) -> int:
         """The wall clock up to which expired entries were looked for; to be committed."""
-        found = [one.swept_ms for one in self._stores.values() if isinstance(one, TtlStore)]
-        return min(found, default=NEVER_EXPIRED)
+        return min(map(attrgetter("swept_ms"), self._ttl_stores), default=NEVER_EXPIRED)
 
     def written(self, path: Path, checksum: int | None) -> None:
         """Learn which file holds what was sealed: tables continue there once it is committed."""
-        self._tables.written(path, checksum)
+        if self._tables is not None:
+            self._tables.written(path, checksum)
 
     def discard(self) -> None:
         """Forget the attempt, sealed or not."""
@@ -477,12 +484,13 @@ class TaskState:
         self._discard_objects(self._objects)
         for store in self._stores.values():
             store.discard()
-        self._tables.discard()
+        if self._tables is not None:
+            self._tables.discard()
 
     @property
     def overlay_bytes(self) -> int:
         """About how much memory the changes of the attempt take; end the epoch when too much."""
-        size = self._tables.overlay_bytes
+        size = 0 if self._tables is None else self._tables.overlay_bytes
         for store in self._stores.values():
             size += store.overlay_bytes
         for objects in self._objects.values():
@@ -491,13 +499,16 @@ class TaskState:
 
     def counts(self) -> dict[str, int]:
         """Return what was found in memory and what was read since ``begin``, by name."""
-        hits, misses = zip((0, 0), *(o.hits for o in self._objects.values()), strict=True)
-        return {"cache.hits": sum(hits), "cache.misses": sum(misses)}
+        hits = misses = 0
+        for objects in self._objects.values():
+            found, read = objects.hits
+            hits, misses = hits + found, misses + read
+        return {"cache.hits": hits, "cache.misses": misses}
 
     @property
     def store_bytes(self) -> dict[str, int]:
         """About how many bytes the committed entries of each store with changelog take."""
-        found = self._tables.store_bytes
+        found = {} if self._tables is None else self._tables.store_bytes
         for backend, names in self._backends.values():
             if names[0] not in self._unlogged:
                 found |= backend.store_bytes()
@@ -515,7 +526,8 @@ class TaskState:
         self.discard()
         self._closed = True
         with ExitStack() as last:  # one that cannot flush must not keep the others open
-            last.callback(self._tables.close)
+            if self._tables is not None:
+                last.callback(self._tables.close)
             for backend, _ in self._backends.values():
                 last.callback(backend.close)
             for objects in self._objects.values():

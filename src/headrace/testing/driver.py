@@ -48,6 +48,7 @@ from headrace.records.schema import normalise_schema
 from headrace.remote import on_host
 from headrace.runtime.background import Background, InlineBackground
 from headrace.runtime.exchange_network import NetworkAddress
+from headrace.runtime.host_storage import StorageServer
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.runtime.slot import run_slot
 from headrace.runtime.slot_host import SlotHost, release_all
@@ -239,6 +240,7 @@ class TestDriver(CommittedView, Closeable):
         self._parts: list[Coordinator] = []
         self._turn = 0
         self.copier: BackupCopier | None = None
+        self._server: StorageServer | None = None
         self._replay: Replay | None = None
 
     def _open_bus(self) -> Bus:
@@ -251,13 +253,16 @@ class TestDriver(CommittedView, Closeable):
     def _open_slot(self, part: str, slot: int) -> SlotHost:
         state_dir = self.state_dir(slot % self.hosts)
         storage = on_host(job_storages(self.settings, part).storage, state_dir)
+        copy = job_storages(self.settings, self.job.name).copy
+        if self._server is not None:
+            storage = self._server.served.path(state_dir, part)
         return open_host(
             storage=storage,
             bus=saved_inputs(underlying_bus(self.bus), storage),
             state_dir=state_dir,
             clock=self.clock,
             files=self._files,
-            copy=job_storages(self.settings, self.job.name).copy,
+            copy=None if copy is None else on_host(copy, state_dir),
             cache_bytes=self.settings.state.cache_bytes,
             background=self._background(),
             background_of_standbys=self._background(),
@@ -359,6 +364,7 @@ class TestDriver(CommittedView, Closeable):
         copiers = [hook for hook in deployed[0].hooks if isinstance(hook, BackupCopier)]
         self.copier = copiers[0] if copiers else None
         self._disconnect()
+        self._serve(deployed[0])
         started, context = [], replace(self._context, clock=self._steady)
         try:
             for one in deployed:
@@ -382,10 +388,20 @@ class TestDriver(CommittedView, Closeable):
     def _context(self) -> JobContext:
         return JobContext(self.settings, self.job.name, self.bus, self._files, self.clock)
 
+    def _serve(self, one: Deployment) -> None:
+        """Serve a storage on the disk of the driver's host to slots, where these are on several."""
+        if one.storage_host and self.hosts > 1:
+            root = one.storage.root
+            self._server = StorageServer(root, one.storage_host, "127.0.0.1", self._files)
+            self._server.served.connect()
+
     def _disconnect(self) -> None:
         for coordinator in self._parts:
             coordinator.close()
         self._parts = []
+        if self._server is not None:
+            self._server.close()
+            self._server = None
 
     @property
     def coordinator(self) -> Coordinator:

@@ -18,6 +18,7 @@ from headrace import extras
 from headrace.cli.options import Config, Home, Json, Set, settings_of
 from headrace.cli.output import count_text, show_facts, show_json, show_table, size_text, time_text
 from headrace.errors import InvalidInputError
+from headrace.remote import address_of
 
 if TYPE_CHECKING:
     from headrace.config import Settings
@@ -42,7 +43,8 @@ def on_duckdb(query: str, warehouse: Path) -> Iterator[Row]:
         connection.execute("SET TimeZone = 'UTC'")
         tables, failed = readable_tables(warehouse)
         for table in tables:
-            _view(connection, table)
+            if not table.is_remote or table.name.lower() in query.lower():  # else it is fetched
+                _view(connection, table)
         try:
             if not connection.extract_statements(query):
                 raise InvalidInputError(
@@ -83,7 +85,7 @@ def on_spark(query: str, spark: Any, warehouse: Path) -> Iterator[Row]:
     from headrace.spark.dataframes import query_rows, register_tables
     from headrace.warehouse.table import missing_tables
 
-    failed = register_tables(spark, warehouse)
+    failed = register_tables(spark, warehouse, query)
     try:
         yield from query_rows(spark, query)
     except InvalidInputError as error:
@@ -157,7 +159,7 @@ def ls(
     if not found and failed:
         return
     if not found:
-        typer.echo(f"no tables in {warehouse}; a job makes one with g.output_table")
+        typer.echo(f"no tables in {address_of(warehouse)}; a job makes one with g.output_table")
         return
     titles = (
         "table",
@@ -246,6 +248,8 @@ def describe(
 
 def _pattern(folder: Path, table: Table) -> str:
     """Say what other programs read; files of Delta may be there that no version names."""
+    if table.is_remote:
+        return f"hr.warehouse.Table({address_of(folder)!r})"
     return f"{folder}, as a Delta table" if table.is_delta else f"{folder}/*/*.parquet"
 
 

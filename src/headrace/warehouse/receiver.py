@@ -34,6 +34,7 @@ from headrace.graph.sinks import (
     SinkSite,
 )
 from headrace.records.schema import schema_to_text
+from headrace.remote import address_of
 from headrace.warehouse.day_files import (
     BUDGET_BYTES,
     DayRows,
@@ -169,7 +170,7 @@ class DayFolders:
         for file in wanted.files:
             self._link(day, file.name, stage)
         if wanted.completed_ms is not None:
-            self._files.write_new(stage / MARK, [_said(wanted)], durable=False)
+            self._files.write_new(stage / MARK, [mark_of(wanted)], durable=False)
         return stage
 
     def _link(self, day: str, name: str, folder: Path) -> None:
@@ -191,7 +192,7 @@ class DayFolders:
         if wanted.completed_ms is None:
             self._files.remove(path)
             return
-        content = _said(wanted)
+        content = mark_of(wanted)
         with suppress(FileNotFoundError):
             if path.read_bytes() == content:
                 return
@@ -218,7 +219,7 @@ class DayFolders:
                     folder.rmdir()
 
 
-def _said(day: Day) -> bytes:
+def mark_of(day: Day) -> bytes:
     """Return the content of a day's mark."""
     said = {"rows": day.rows, "late_rows": day.late_rows, "completed_ms": day.completed_ms}
     return msgspec.json.encode(said) + b"\n"
@@ -305,10 +306,10 @@ class TableReceiver(Receiver):
         site, held = self._site, self._place.read()
         assert self._table.time is not None
         if held is None:
-            if found := sorted(os.listdir(self._place.root)):
+            if found := self._foreign():
                 raise InvalidInputError(
-                    f"folder {self._place.root} holds files that are of no table; found "
-                    f"{found[:3]}, expected an empty folder: move them, or name another table"
+                    f"folder {address_of(self._place.root)} holds files that are of no table; "
+                    f"found {found[:3]}, expected an empty folder: move them, or name another table"
                 )
             columns = schema_to_text(site.schema)
             names = (site.job, site.operator, columns, self._table.time, self._table.order)
@@ -330,24 +331,30 @@ class TableReceiver(Receiver):
         now = msgspec.structs.replace(held, columns=schema_to_text(schema), order=self._table.order)
         return self._write_whole(now)
 
+    def _foreign(self) -> list[str]:
+        return sorted(os.listdir(self._place.root))
+
     def _write_whole(self, snapshot: Snapshot) -> Snapshot:
         made = msgspec.structs.replace(snapshot, format=FORMAT, version=snapshot.version + 1)
         return self._place.write_whole(made, self._files)
 
     def _write(self, draft: SnapshotDraft) -> Snapshot:
         """Let a commit count; what it changes is looked at by those that follow."""
-        try:
-            made = self._place.write(draft, self._files)
-        except FileExistsError as error:
-            raise ReceiverAwayError(
-                f"table {self._table.name!r} was changed by somebody else meanwhile"
-            ) from error
+        made = self._write_draft(draft)
         self._know(made)
         for name, day in draft.days.items():
             self._unsettled.add(name)
             if day is not None and name not in draft.held.days:
                 heappush(self._open_days, day_number(name))
         return made
+
+    def _write_draft(self, draft: SnapshotDraft) -> Snapshot:
+        try:
+            return self._place.write(draft, self._files)
+        except FileExistsError as error:
+            raise ReceiverAwayError(
+                f"table {self._table.name!r} was changed by somebody else meanwhile"
+            ) from error
 
     def _learn(self, snapshot: Snapshot) -> None:
         """Begin with a snapshot of which nothing is known: any of its days may be due."""
@@ -395,7 +402,7 @@ class TableReceiver(Receiver):
             NotOwnerError: a newer driver sends to it.
         """
         with self._alone(), self._files.holding():
-            self._view.empty()
+            self._empty()
             held = self._read()
             try:
                 self._commit(held, epoch)
@@ -403,10 +410,13 @@ class TableReceiver(Receiver):
                 self._known = None  # what is on disk counts, and is read again
                 raise
 
+    def _empty(self) -> None:
+        self._view.empty()
+
     def _commit(self, held: Snapshot, epoch: SinkEpoch) -> None:
         tag = tag_of(epoch.lineage)
         if epoch.epoch <= held.marks.get(tag, -1):
-            self._show(held, set(held.days) | self._view.days())
+            self._show(held, set(held.days) | self._shown_days())
             self._compact(held, at_end=epoch.watermark > END)
             return
         draft = SnapshotDraft(held)
@@ -443,6 +453,9 @@ class TableReceiver(Receiver):
         self._make_durable([folder for folder in folders if folder.exists()])
         if days:
             self._files.sync_folder(self._place.root)
+
+    def _shown_days(self) -> set[str]:
+        return self._view.days()
 
     def _add_files(self, draft: SnapshotDraft, epoch: SinkEpoch, tag: str) -> None:
         """Write the files of an epoch, durably; their names are always the same."""
@@ -554,7 +567,7 @@ class TableReceiver(Receiver):
         first: Snapshot | None = None
         while True:
             with self._alone():  # for one step: an epoch must not wait for all of them
-                self._view.empty()
+                self._empty()
                 snapshot = self._read()
                 first = first or snapshot  # what comes later is merged another time
                 steps = due_compactions(_both(snapshot, first).days, self._aims, at_once=True)
@@ -586,10 +599,18 @@ class TableReceiver(Receiver):
         return self._replaced(draft)
 
     def _as_one(self, schema: pa.Schema, merge: FileCompaction, name: str) -> DataFile:
-        paths = [self._place.path(merge.day, file.name) for file in sorted(merge.files)]
+        paths = [
+            self._local(self._place.path(merge.day, file.name)) for file in sorted(merge.files)
+        ]
         content = compacted_rows(paths, schema, self._table.order)
-        self._files.write_new(self._place.path(merge.day, name), [content], durable=False)
+        self._store(merge.day, name, content)
         return DataFile(name, sum(file.rows for file in merge.files), content.size)
+
+    def _local(self, path: Path) -> Path:
+        return path
+
+    def _store(self, day: str, name: str, content: pa.Buffer) -> None:
+        self._files.write_new(self._place.path(day, name), [content], durable=False)
 
 
 def _with_file(day: Day, file: DataFile, late: int) -> Day:

@@ -12,11 +12,18 @@ from headrace.clock import Clock, Deadline
 from headrace.config import Settings
 from headrace.files import Bytes, Files
 from headrace.graph.sinks import DailyTable, Receiver, ReceiverAwayError, SinkSite
+from headrace.remote import is_remote
 from headrace.warehouse import delta
 from headrace.warehouse.day_files import FileSizeTargets, encode_packet
 from headrace.warehouse.delta import DELTA_LOG, DeltaReceiver
+from headrace.warehouse.object_table import (
+    ObjectTableLocation,
+    ObjectTableReceiver,
+    location_of,
+    refuse_delta,
+)
 from headrace.warehouse.receiver import TableReceiver
-from headrace.warehouse.snapshot import TableLocation, existing_snapshot
+from headrace.warehouse.snapshot import existing_snapshot
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,10 @@ class TableSink(DailyTable):
         """How readers see an epoch."""
         if self.form == "delta":
             return "an epoch is one version"
-        return f"an epoch is there whole or not at all, and once; read {self.name}/*/*.parquet"
+        whole = "an epoch is there whole or not at all, and once"
+        if is_remote(self.folder):
+            return f"{whole}; read it with hr.warehouse.Table"
+        return f"{whole}; read {self.name}/*/*.parquet"
 
     def column_mistakes(self, schema: pa.Schema) -> list[str]:
         """Return what is wrong with the columns, for the format too."""
@@ -52,11 +62,16 @@ class TableSink(DailyTable):
         """Take the table, which is made when it is missing."""
         if self.form == "delta":
             return DeltaReceiver(Path(self.folder), self, site)
-        return TableReceiver(TableLocation(Path(self.folder)), self, self.aims, site)
+        place = location_of(Path(self.folder))
+        if isinstance(place, ObjectTableLocation):
+            return ObjectTableReceiver(place, self, self.aims, site)
+        return TableReceiver(place, self, self.aims, site)
 
 
 def table_sink(table: DailyTable, settings: Settings) -> TableSink:
     """Return the sink of a table in the warehouse of the settings."""
+    if settings.warehouse.address:
+        refuse_delta(table, settings.warehouse.address)
     own = {one.name: getattr(table, one.name) for one in fields(DailyTable)}
     folder = str(settings.warehouse_dir / table.name)
     return TableSink(**own, folder=folder, aims=size_targets_of(settings))
@@ -112,8 +127,10 @@ def compact_table(
 def _compact(
     folder: Path, aims: FileSizeTargets, files: Files, clock: Clock, on_step: Callable[[], None]
 ) -> tuple[int, int]:
-    place = TableLocation(folder)
+    place = location_of(folder)
     held = existing_snapshot(place)
     table = DailyTable(folder.name, held.time, held.order)
     site = SinkSite(held.job, held.operator, held.schema, clock, files)
+    if isinstance(place, ObjectTableLocation):
+        return ObjectTableReceiver(place, table, aims, site).compact(on_step)
     return TableReceiver(place, table, aims, site).compact(on_step)

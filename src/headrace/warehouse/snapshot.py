@@ -26,6 +26,7 @@ from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
 from headrace.graph.sinks import NO_TIME, PARTITION, DailyTable
 from headrace.records.schema import schema_from_text
+from headrace.remote import address_of
 
 _FIRST = date(1970, 1, 1)
 DAY_MS = 86_400_000
@@ -392,7 +393,8 @@ def existing_snapshot(place: TableLocation) -> Snapshot:
     found = place.read()
     if found is None:
         raise InvalidInputError(
-            f"there is no table in {place.root}; expected {place.snapshot}, which the first epoch "
+            f"there is no table in {address_of(place.root)}; expected "
+            f"{address_of(place.snapshot)}, which the first epoch "
             "of a job with g.output_table makes"
         )
     return found

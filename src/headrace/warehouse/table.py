@@ -6,7 +6,8 @@ SQL on DuckDB and on Spark share how they report missing tables.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,9 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import HeadraceError, InvalidInputError
+from headrace.files import Files
 from headrace.graph.sinks import NO_TIME, PARTITION
+from headrace.objects import Address
+from headrace.remote import RemoteFile, address_of, cache_bytes, is_remote, local_path
 from headrace.warehouse.day_files import filled
 from headrace.warehouse.delta import DELTA_LOG, snapshot_of
+from headrace.warehouse.object_table import location_of
 from headrace.warehouse.snapshot import TableLocation, existing_snapshot, folder_of, read_days
 
 
@@ -60,15 +65,18 @@ class Table:
     reads the latest snapshot.
 
     Args:
-        folder: of the table, ``warehouse/NAME`` below the setting ``home``.
+        folder: of the table, ``warehouse/NAME`` below the setting ``home``; or its address, such
+            as ``s3://bucket/warehouse/NAME``. Files from there are kept in ``HEADRACE_STATE_DIR``,
+            or else in the user's cache, up to the setting ``storage.cache_bytes``.
 
     Raises:
         InvalidInputError: no job has created it.
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
-        self._place = TableLocation(Path(folder))
-        self.is_delta = (Path(folder) / DELTA_LOG).is_dir()
+        root = _root(folder)
+        self._place = location_of(root)
+        self.is_delta = (root / DELTA_LOG).is_dir()
         self.refresh()
 
     def refresh(self) -> None:
@@ -128,16 +136,47 @@ class Table:
         Raises:
             InvalidInputError: ``days`` is not a range.
         """
-        wanted = list(self._snapshot.days)
-        if days is not None:
-            first, last = read_days(days)
-            wanted = [day for day in wanted if first <= day <= last]
+        wanted = self._wanted(days)
+        if self.is_remote:
+            self._check_size(wanted)
+        return [str(_local(path)) for path in self._paths(wanted)]
+
+    def places(self, days: str | None = None) -> list[str]:
+        """Return the same as ``files`` without fetching them; Headrace reads these paths.
+
+        Args:
+            days: as for ``files``.
+        """
+        return [str(path) for path in self._paths(self._wanted(days))]
+
+    @property
+    def is_remote(self) -> bool:
+        """Say whether it is in an object storage; its files are then copies on this host."""
+        return is_remote(self._place.root)
+
+    def _wanted(self, days: str | None) -> list[str]:
+        if days is None:
+            return sorted(self._snapshot.days)
+        first, last = read_days(days)
+        return sorted(day for day in self._snapshot.days if first <= day <= last)
+
+    def _paths(self, days: Iterable[str]) -> list[Path]:
         root = self._place.root if self.is_delta else self._place.data
         return [
-            str(root / folder_of(day) / file.name)
-            for day in sorted(wanted)
+            root / folder_of(day) / file.name
+            for day in days
             for file in sorted(self._snapshot.days[day].files)
         ]
+
+    def _check_size(self, days: Iterable[str]) -> None:
+        """Refuse to give copies of more than this host keeps: the first would go for the last."""
+        size = sum(self._snapshot.days[day].bytes for day in days)
+        if size > cache_bytes():
+            raise InvalidInputError(
+                f"table {self.name!r} has {size:,} bytes of these days in an object storage, and "
+                f"this host keeps copies of {cache_bytes():,}; name fewer days, or raise "
+                "storage.cache_bytes"
+            )
 
     def batches(self, days: str | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of days with all columns, file by file, the oldest day first.
@@ -145,8 +184,8 @@ class Table:
         Args:
             days: as for ``files``.
         """
-        for path in self.files(days):
-            with pq.ParquetFile(path) as file:
+        for path in self._paths(self._wanted(days)):
+            with pq.ParquetFile(_local(path)) as file:
                 for batch in file.iter_batches():
                     table = filled(pa.Table.from_batches([batch]), self.schema)
                     yield from table.to_batches()
@@ -158,18 +197,36 @@ class Table:
             days: as for ``files``.
         """
         parts = []
-        for path in self.files(days):
-            rows = filled(pq.ParquetFile(path).read(), self.schema)
-            day = Path(path).parent.name.removeprefix(f"{PARTITION}=")
+        for path in self._paths(self._wanted(days)):
+            rows = filled(pq.ParquetFile(_local(path)).read(), self.schema)
+            day = path.parent.name.removeprefix(f"{PARTITION}=")
             column = pa.repeat(pa.scalar(day), rows.num_rows).cast(pa.date32())
             parts.append(rows.append_column(PARTITION, column))
         schema = pa.schema([*self.schema, pa.field(PARTITION, pa.date32())])
         return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
+def _root(folder: str | PathLike[str]) -> Path:
+    """Return a folder, or on this host what stands for an address."""
+    text = str(folder)
+    if "://" not in text:
+        return Path(folder)
+    own = os.environ.get("HEADRACE_STATE_DIR")
+    return local_path(Address.read(text), Path(own) if own else Path.home() / ".cache" / "headrace")
+
+
+def _local(path: Path) -> Path:
+    return RemoteFile(path).local() if is_remote(path) else path
+
+
 def table_names(warehouse: str | PathLike[str]) -> list[str]:
     """Return the names of the tables in a folder, sorted."""
-    root = Path(warehouse)
+    root = _root(warehouse)
+    if is_remote(root):
+        found = Files(sync=False)
+        return [
+            name for name in found.names(root) if found.names(location_of(root / name).snapshot)
+        ]
     if not root.is_dir():
         return []
     return sorted(
@@ -188,10 +245,11 @@ def named_table(warehouse: str | PathLike[str], name: str) -> Table:
     """
     names = table_names(warehouse)
     if name in names:
-        return Table(Path(warehouse) / name)
+        return Table(_root(warehouse) / name)
     near = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names) or 'none'}"
-    raise InvalidInputError(f"no table {name!r} in warehouse {warehouse}; {hint}")
+    where = address_of(_root(warehouse))
+    raise InvalidInputError(f"no table {name!r} in warehouse {where}; {hint}")
 
 
 def readable_tables(
@@ -204,7 +262,7 @@ def readable_tables(
     found, failed = [], {}
     for name in table_names(warehouse):
         try:
-            found.append(Table(Path(warehouse) / name))
+            found.append(Table(_root(warehouse) / name))
         except HeadraceError as error:
             failed[name] = error
     return found, failed

@@ -231,6 +231,8 @@ def test_rewind_to_a_time(driver: TestDriver) -> None:
 
 
 def test_delete_asks_first_and_leaves_the_streams(driver: TestDriver) -> None:
+    """The next job of the name counts its drivers on, for streams know those of before."""
+    again(driver)
     driver.crash()
     assert "add --yes" in refused("jobs", "delete", "shop", "--home", driver.home)
     jobs(driver, "delete", "shop", "--yes")

@@ -26,9 +26,9 @@ from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.job_run import RunListeners
 from headrace.coordinator.job_storage import DriverLock
 from headrace.errors import InvalidInputError, UnavailableError
+from headrace.fencing import StoreHeldError
 from headrace.files import Files
 from headrace.runtime.orders import SlotOrder, SlotReport
-from headrace.state.backend import StoreHeldError
 from headrace.testing import TestDriver
 from headrace.testing.servers import wait_until
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -173,18 +174,26 @@ def test_a_changed_graph_over_old_state_is_refused(tmp_path: Path) -> None:
         changed.start()
 
 
-def test_files_that_vanish_before_the_commit_are_a_fault() -> None:
-    """What a manifest names is there: the check comes before anything is visible."""
+@pytest.mark.parametrize(
+    ("spoil", "text"),
+    [
+        (Path.unlink, r"file segment/.* is missing before the commit"),
+        (lambda path: path.write_bytes(b"ab"), r"file segment/.* has 2 bytes, expected \d{3,} bef"),
+    ],
+)
+def test_files_that_vanish_before_the_commit_are_a_fault(
+    spoil: Callable[[Path], object], text: str
+) -> None:
+    """What a manifest names is there and whole: the check comes before anything is visible."""
     with driver_of() as driver:
         feed(driver)
         driver.start()
 
-        def remove() -> None:
+        def spoil_all() -> None:
             for path in (driver.storage / "segment").iterdir():
-                path.unlink()
+                spoil(path)
 
-        missing = pytest.raises(InternalError, match="is missing before the commit")
-        with call_at("epoch.before_commit", remove), missing:
+        with call_at("epoch.before_commit", spoil_all), pytest.raises(InternalError, match=text):
             driver.advance()
         assert driver.coordinator.state.epoch == 0
         assert driver.output("out") == []

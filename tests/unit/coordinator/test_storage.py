@@ -60,15 +60,6 @@ def test_sweep_takes_unnamed_files_of_finished_epochs_only(storage: JobStorage) 
     assert storage.sweep(5, 3, {f"segment/{named.name}"}) == 0
 
 
-def test_a_file_about_to_be_named_must_be_there_and_whole(storage: JobStorage) -> None:
-    path = storage.root / "segment" / "s"
-    assert storage.missing("segment/s", 3) == "file segment/s is missing"
-    path.write_bytes(b"ab")
-    assert storage.missing("segment/s", 3) == "file segment/s has 2 bytes, expected 3"
-    path.write_bytes(b"abc")
-    assert storage.missing("segment/s", 3) is None
-
-
 @pytest.mark.parametrize("good", ["a", "delay-radar", "A.b_c-9", "0" * 100])
 def test_job_names_that_name_a_folder(good: str) -> None:
     assert check_job_name(good) == good

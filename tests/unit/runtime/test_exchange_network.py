@@ -87,12 +87,19 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    """Their servers end with their disks."""
     made = Hosts(tmp_path)
     yield made
-    servers = [made.server(n) for n in range(HOSTS) if (made.disk(n) / "_exchange").exists()]
     for number in range(HOSTS):
-        shutil.rmtree(made.disk(number), ignore_errors=True)
+        if (made.disk(number) / "_exchange").exists() and is_alive(made.server(number)):
+            kill(made.server(number))
+
+
+def test_servers_end_with_their_disks(hosts: Hosts) -> None:
+    for number in range(HOSTS):
+        hosts.write(number, "file.arrow", range(10))
+    servers = [hosts.server(number) for number in range(HOSTS)]
+    for number in range(HOSTS):
+        shutil.rmtree(hosts.disk(number), ignore_errors=True)
     until(lambda: not any(map(is_alive, servers)), "servers to end")
 
 

@@ -555,7 +555,7 @@ def test_merges_of_the_process_before_a_fork_are_left_to_it(opened: Open) -> Non
     child = os.fork()
     if child == 0:
         merges.close()
-        os._exit(len(merges._entries))
+        os._exit(len(merges.entries))
     assert os.waitpid(child, 0)[1] == 0
     (ticket,) = asked
     ticket.perform()

@@ -8,11 +8,12 @@ from typing import cast
 
 import pytest
 
+from headrace.fencing import DirectoryLock, DirectoryOwner
 from headrace.files import Files
 from headrace.graph.operators import StoreSpec
 from headrace.runtime.background import InlineBackground
 from headrace.runtime.standbys import StandbyStores
-from headrace.state.backend import DirectoryLock, DirectoryOwner, Position, SegmentChain, Target
+from headrace.state.backend import Position, SegmentChain, Target
 from headrace.state.restore import RestoreListener, TaskName
 from headrace.state.task_state import TaskState
 from headrace.testing import ManualClock

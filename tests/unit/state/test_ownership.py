@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import NotOwnerError
-from headrace.state.backend import DirectoryLock, DirectoryOwner, Position, StoreHeldError
+from headrace.fencing import DirectoryLock, DirectoryOwner, StoreHeldError
+from headrace.state.backend import Position
 from headrace.state.rocksdb import RocksDBBackend
 
 JOB, OTHER = "aa" * 8, "bb" * 8
@@ -21,7 +22,8 @@ HOLDER = """
 import sys
 from pathlib import Path
 from headrace.errors import HeadraceError
-from headrace.state.backend import DirectoryOwner, Position
+from headrace.fencing import DirectoryOwner
+from headrace.state.backend import Position
 from headrace.state.rocksdb import RocksDBBackend
 
 owner = DirectoryOwner(sys.argv[2], int(sys.argv[3]))

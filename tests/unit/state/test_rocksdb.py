@@ -17,8 +17,15 @@ from hypothesis import strategies as st
 from rocksdict import Options, Rdict
 
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
-from headrace.state.backend import DirectoryLock, Position, encode_position
-from headrace.state.rocksdb import DEFAULT_SETTINGS, LOG_BYTES, ColumnFamilies, RocksDBBackend
+from headrace.fencing import DirectoryLock
+from headrace.state.backend import Position
+from headrace.state.rocksdb import (
+    DEFAULT_SETTINGS,
+    LOG_BYTES,
+    ColumnFamilies,
+    RocksDBBackend,
+    encode_position,
+)
 
 FIRST, SECOND = Position("line", 1, "d1"), Position("line", 2, "d2")
 
