@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import random
 import re
@@ -12,12 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE, run
 
+import pyarrow as pa
 import pytest
 from tests.sim.world import EPOCH, World, make_job
+from tests.support.changes import with_settings
 from tests.support.jobs import counting, model
 from tests.support.runs import run_driver
 from tests.support.servers import HdfsServer
-from tests.support.storages import StoredWorld, forget_storages, new_name
+from tests.support.storages import StoredWorld, forget_storages, new_name, remove_object
 
 import headrace as hr
 from headrace.cloud.hdfs import HdfsStorage
@@ -149,6 +152,42 @@ def test_a_driver_that_is_killed_is_followed_by_one_with_another_disk(
     assert result.state.ended
     assert model(world.log) == world.found()
     assert sorted(path.name for path in world.home.iterdir()) == ["bus"]
+
+
+@pytest.mark.soak
+def test_tables_and_copies_of_state_survive_the_loss_of_all_disks(
+    hdfs: HdfsServer, tmp_path: Path
+) -> None:
+    """Epochs commit to the disk of one host; the copy, and the table of all rows, are in HDFS."""
+    place = f"hdfs://{hdfs.name}/tests/{new_name()}"
+
+    @hr.job("history")
+    def history(g: hr.Graph) -> None:
+        events = g.input("in", time="at").partition_by("n")
+        events.aggregate(name="totals", c=hr.agg.count())
+        events.send_to(g.output_table("history"))
+
+    with TestDriver(
+        history, tasks=2, hosts=2, durability="backup(30s)", storage=f"{place}/jobs"
+    ) as driver:
+        with_settings(driver, "warehouse", address=f"{place}/warehouse")
+        driver.create("in", {"at": pa.timestamp("us", "UTC"), "n": pa.int64()})
+        for n in range(6):
+            at = dt.datetime(2013, 1, 1 + n % 2, tzinfo=dt.UTC)
+            driver.feed("in", [{"at": at, "n": n}])
+            driver.advance()
+            if n == 3:
+                assert driver.copy().failures == 0
+        found = hr.warehouse.Table(driver.settings.warehouse_dir / "history")
+        assert sorted(found.to_arrow().column("n").to_pylist()) == list(range(6))
+        driver.crash(lose_hosts=[0, 1])
+        remove_object(f"{place}/jobs/history/lease.json")
+        driver.start()
+        assert driver.coordinator.state.counts["in"] == 4
+        driver.finish()
+        found.refresh()
+        assert set(found.to_arrow().column("n").to_pylist()) == set(range(6))
+        assert [day.is_complete for day in found.days] == [True, True]
 
 
 @pytest.mark.soak
