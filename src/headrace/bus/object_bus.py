@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from headrace.bus.file import Incarnation, StoredBus, partition_name, spec_from_json
+from headrace.bus.file import StoredBus, partition_name, spec_from_json
 from headrace.bus.file_log import SegmentMapCache
 from headrace.bus.index_table import IndexView
 from headrace.bus.log import BusContext, Log
@@ -25,6 +25,7 @@ from headrace.bus.object_stores import (
 )
 from headrace.bus.options import BusOptions
 from headrace.bus.spec import StreamSpec
+from headrace.bus.stream_names import Incarnation
 from headrace.bus.stream_stores import FenceFiles
 from headrace.clock import Clock, SteadyClock, SystemClock
 from headrace.files import Files

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.bus.file import ALIAS_FORMAT, Incarnation, Incarnations
 from headrace.bus.spec import check_expected, stream_removed
+from headrace.bus.stream_names import ALIAS_FORMAT, Incarnation, Incarnations
 from headrace.bus.stream_stores import (
     FORMAT,
     CompactionPinFiles,

@@ -315,7 +315,6 @@ class BackupCopier(JobHook):
         self._backup, self._clock = backup, clock
         interval_ms = Durability.parse(durability).interval_ms
         assert interval_ms is not None
-        self._durability = durability
         self._interval_s, self._stuck_s = interval_ms / 1000, stuck_s
         self.notify, self.takes_over = notify, False
         self._lock, self._turn = threading.Lock(), threading.Lock()
@@ -440,7 +439,7 @@ class BackupCopier(JobHook):
 
     @property
     def storage_host(self) -> str:
-        """Identity of this host, whose own disk has the storage."""
+        """The identity of the state directory that the storage is in."""
         return self._backup.host_id
 
     def observe(self, state: JobState) -> None:

@@ -49,7 +49,7 @@ from headrace.coordinator.expired_offsets import (
     jumps_past_expired,
     positions_after,
 )
-from headrace.coordinator.hooks import JobHook, storage_host
+from headrace.coordinator.hooks import JobHook
 from headrace.coordinator.host_commands import HostCommands
 from headrace.coordinator.inputs import (
     Ends,
@@ -128,7 +128,7 @@ class Coordinator:
         self._bus, self._storage, self._hooks = bus, storage, hooks
         self._writer = FencedManifestWriter(plan.job, log, bus, clock, hooks, group)
         self._runner, self._clock = runner, clock
-        self._stays_on_hosts = is_remote(storage.root) or bool(storage_host(hooks))
+        self._stays_on_hosts = is_remote(storage.root) or any(hook.storage_host for hook in hooks)
         self._limits = limits or EpochLimits()
         self._kept = CheckpointRetention(log, self._limits.keep_epochs, self._limits.keep_bytes)
         self.receivers = SinkCommitter(plan, storage, clock)

@@ -73,6 +73,11 @@ class Deployment:
     planner: JobPlanner | None = None
     group: JobGeneration | None = None
 
+    @property
+    def storage_host(self) -> str:
+        """Identity of the host on whose disk the storage is; empty: all hosts reach it."""
+        return next((hook.storage_host for hook in self.hooks if hook.storage_host), "")
+
     def coordinator(self, runner: Runner, context: JobContext) -> Coordinator:
         """Return the coordinator that drives this deployment on a runner."""
         settings, clock = context.settings, context.clock

@@ -460,13 +460,13 @@ class EpochRun:
     @cached_property
     def own_rows(self) -> int:
         """How many rows it took of the job's inputs; asked once its levels have run."""
-        return self.rows_read(of=self.plan.own_inputs)
+        return self.rows_read(without=self.plan.feed_operators)
 
-    def rows_read(self, of: Collection[str] | None = None) -> int:
-        """Return how many rows the epoch took, of some operators or of all."""
+    def rows_read(self, without: Collection[str] = ()) -> int:
+        """Return how many rows the epoch took, but for those of some operators."""
         rows = 0
         for operator, positions in self.inputs.items():
-            if of is None or operator in of:
+            if operator not in without:
                 before = self.state.inputs.get(operator, {})
                 for partition, position in positions.items():
                     held = before.get(partition)

@@ -6,7 +6,7 @@ calls the hooks at the steps below and knows nothing else of modes; most jobs ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ class JobHook:
 
     @property
     def storage_host(self) -> str:
-        """Identity of the host on whose own disk the job's storage is; empty: all reach it."""
+        """Identity of the host on whose disk the job's storage is; empty: all hosts reach it."""
         return ""
 
     def before_generation(self) -> int:
@@ -117,8 +117,3 @@ class JobHook:
         """
         del has_ended, notify, takes_over
         return nullcontext()
-
-
-def storage_host(hooks: Sequence[JobHook]) -> str:
-    """Return the identity of the host on whose own disk a job's storage is, or nothing."""
-    return next((hook.storage_host for hook in hooks if hook.storage_host), "")

@@ -292,7 +292,6 @@ def check_identities(plan: JobPlan, known: Mapping[str, str], found: Mapping[str
 def _replaced(plan: JobPlan, name: str, expected: str, found: str) -> HeadraceError:
     job = job_of(plan.job)
     streams = {one.operator: one.stream for one in plan.reads}
-    inner = streams.keys() - plan.own_inputs
     streams |= {table_key(one.name, one.stream): one.stream for one in plan.tables if one.stream}
     keep = f", or keep the state and read the new one: headrace jobs accept-streams {job}"
     return stream_replaced(
@@ -300,7 +299,8 @@ def _replaced(plan: JobPlan, name: str, expected: str, found: str) -> HeadraceEr
         found,
         expected,
         f"job {job!r} (by {name!r})",
-        f"start over with: headrace jobs reset {job}" + ("" if name in inner else keep),
+        f"start over with: headrace jobs reset {job}"
+        + ("" if name in plan.feed_operators else keep),
     )
 
 

@@ -382,11 +382,6 @@ class JobPlan(Derived):
         return {binding.operator: binding.stream for binding in self.reads}
 
     @cached_property
-    def own_inputs(self) -> frozenset[str]:
-        """The operators that read inputs of the job, and not what another part sends."""
-        return frozenset(binding.operator for stage in self.stages for binding in stage.inputs)
-
-    @cached_property
     def streams(self) -> tuple[str, ...]:
         """The names of all streams that it reads: by offset, and for broadcast stores."""
         tables = [table.stream for table in self.tables if table.stream is not None]
@@ -406,6 +401,11 @@ class JobPlan(Derived):
     def sinks(self) -> tuple[SinkBinding, ...]:
         """Every sink of the job."""
         return tuple(binding for stage in self.stages for binding in stage.sinks)
+
+    @cached_property
+    def feed_operators(self) -> frozenset[str]:
+        """The operators that these come from."""
+        return frozenset(feed.operator for feed in self.feeds)
 
     @cached_property
     def output_semantics(self) -> dict[str, Semantics]:

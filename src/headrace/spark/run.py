@@ -19,7 +19,6 @@ from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import JobControl, RetryPolicy, run_epochs
 from headrace.coordinator.epoch_clock import driver_clock
 from headrace.coordinator.epoch_records import EpochSummary
-from headrace.coordinator.hooks import storage_host
 from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult, disk_errors_named
 from headrace.coordinator.job_storage import DriverLock, JobContext
@@ -186,13 +185,14 @@ class SparkEngine(Closeable):
 
     def _served(self, one: Deployment) -> ServedStorage | None:
         """Serve a storage that is on the disk of this host to executors of others."""
-        here = storage_host(one.hooks)
-        if not here or runs_in_driver(str(self.spark.master)):
+        if not one.storage_host or runs_in_driver(str(self.spark.master)):
             return None
         conf = self.spark.getConf()
         host = conf.get("spark.driver.host", "127.0.0.1")
         listens = conf.get("spark.driver.bindAddress", host)
-        server = StorageServer(one.storage.root, here, host, self.job_run.context.files, listens)
+        server = StorageServer(
+            one.storage.root, one.storage_host, host, self.job_run.context.files, listens
+        )
         self._servers.append(server)
         return server.served
 

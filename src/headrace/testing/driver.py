@@ -34,7 +34,6 @@ from headrace.coordinator.deployment import Deployment, deploy
 from headrace.coordinator.epoch import MisplacedError
 from headrace.coordinator.epoch_clock import accept_clock
 from headrace.coordinator.epoch_records import EpochSummary
-from headrace.coordinator.hooks import storage_host
 from headrace.coordinator.job_parts import part_folders
 from headrace.coordinator.job_storage import JobContext, job_storages
 from headrace.coordinator.operations.recording_archive import ArchiveReader, Recording
@@ -391,9 +390,9 @@ class TestDriver(CommittedView, Closeable):
 
     def _serve(self, one: Deployment) -> None:
         """Serve a storage on the disk of the driver's host to slots, where these are on several."""
-        here = storage_host(one.hooks)
-        if here and self.hosts > 1:
-            self._server = StorageServer(one.storage.root, here, "127.0.0.1", self._files)
+        if one.storage_host and self.hosts > 1:
+            root = one.storage.root
+            self._server = StorageServer(root, one.storage_host, "127.0.0.1", self._files)
             self._server.served.connect()
 
     def _disconnect(self) -> None:

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace import extras
-from headrace.clock import Clock, Deadline, SystemClock
-from headrace.closeable import Closeable
-from headrace.errors import InvalidInputError, UnavailableError
-from headrace.testing.servers import PROCESS_POLL_S, free_port
+from headrace.clock import Clock, SystemClock
+from headrace.errors import InvalidInputError
+from headrace.testing.servers import ServerProcess, free_port
 
 KAFKA_START_S = 120.0
 _CLUSTER = "aGVhZHJhY2UtdGVzdHMtMQ"
@@ -42,7 +41,7 @@ _PROPERTIES = {
 }
 
 
-class KafkaServer(Closeable):
+class KafkaServer(ServerProcess):
     """Started when it is made; ``close`` ends it. Topics stay in its folder until then.
 
     Args:
@@ -58,6 +57,8 @@ class KafkaServer(Closeable):
         UnavailableError: it does not start; has the end of its log.
     """
 
+    _what = "the Kafka broker"
+
     def __init__(
         self,
         folder: Path,
@@ -68,7 +69,6 @@ class KafkaServer(Closeable):
     ) -> None:
         self._clock = clock or SystemClock()
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
         self._classes = ":".join(map(str, sorted(kafka_jars().glob("*.jar"))))
         folder.mkdir(parents=True, exist_ok=True)
         self.port, inner = free_port(), free_port()
@@ -105,12 +105,6 @@ class KafkaServer(Closeable):
         """Return host and port of one of its protocols."""
         return f"127.0.0.1:{self._ports[protocol]}"
 
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        assert self._process is not None
-        return self._process.pid
-
     def url(self, topic: str, protocol: str = "PLAINTEXT", **options: str) -> str:
         """Return the address of a topic, as jobs take it."""
         query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items())
@@ -129,11 +123,7 @@ class KafkaServer(Closeable):
     def start(self) -> None:
         """Start it on its port, and wait until it answers."""
         self._process = self._begin("kafka.Kafka", str(self._settings))
-        deadline = Deadline(self._clock, KAFKA_START_S)
-        while not self._answers():
-            if self._process.poll() is not None or deadline.expired:
-                raise self._failure("does not start")
-            self._clock.sleep(PROCESS_POLL_S)
+        self._await(KAFKA_START_S)
 
     def _answers(self) -> bool:
         # A client for each look while nobody listens would be a hundred of them on a busy machine.
@@ -147,29 +137,6 @@ class KafkaServer(Closeable):
         with suppress(library.KafkaException):
             return bool(client.list_topics(timeout=1.0).brokers)
         return False
-
-    def _failure(self, what: str) -> UnavailableError:
-        log = (self._folder / "log").read_text(errors="replace")[-2000:]
-        return UnavailableError(f"the Kafka broker in {self._folder} {what}: {log}")
-
-    def pause(self) -> None:
-        """Let it stand still, as one that is too slow to answer."""
-        os.kill(self.pid, 19)
-
-    def resume(self) -> None:
-        """Let it continue."""
-        os.kill(self.pid, 18)
-
-    def kill(self) -> None:
-        """End it without warning."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def close(self) -> None:
-        """End it; closing twice is fine."""
-        self.kill()
 
 
 def kafka_jars() -> Path:

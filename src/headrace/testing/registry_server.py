@@ -12,17 +12,16 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from headrace.clock import Clock, Deadline, SystemClock
-from headrace.closeable import Closeable
-from headrace.errors import InvalidInputError, UnavailableError
+from headrace.clock import Clock, SystemClock
+from headrace.errors import InvalidInputError
 from headrace.testing.kafka_server import KAFKA_START_S, find_java
-from headrace.testing.servers import PROCESS_POLL_S, free_port
+from headrace.testing.servers import ServerProcess, free_port
 
 _JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _ASK_S = 5.0
 
 
-class RegistryServer(Closeable):
+class RegistryServer(ServerProcess):
     """Started when it is made; ``close`` ends it, and its schemas are gone.
 
     Args:
@@ -33,6 +32,8 @@ class RegistryServer(Closeable):
         InvalidInputError: it is not installed, or no Java is.
         UnavailableError: it does not start; has the end of its log.
     """
+
+    _what = "the schema registry"
 
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -48,7 +49,7 @@ class RegistryServer(Closeable):
                 cwd=folder,
             )
         try:
-            self._await()
+            self._await(KAFKA_START_S)
         except BaseException:
             self.close()
             raise
@@ -58,31 +59,10 @@ class RegistryServer(Closeable):
         """As clients of Confluent's registry take it."""
         return f"http://127.0.0.1:{self.port}/apis/ccompat/v7"
 
-    def _await(self) -> None:
-        deadline = Deadline(self._clock, KAFKA_START_S)
-        while not self._answers():
-            if self._process.poll() is not None or deadline.expired:
-                log = (self._folder / "log").read_text(errors="replace")[-2000:]
-                raise UnavailableError(f"the schema registry does not start: {log}")
-            self._clock.sleep(PROCESS_POLL_S)
-
     def _answers(self) -> bool:
         with suppress(URLError, OSError), urlopen(f"{self.url}/subjects", timeout=_ASK_S) as found:
             return bool(found.status == 200)
         return False
-
-    def pause(self) -> None:
-        """Let it stand still, as one that is too slow to answer."""
-        self._process.send_signal(19)
-
-    def resume(self) -> None:
-        """Let it continue."""
-        self._process.send_signal(18)
-
-    def close(self) -> None:
-        """End it; closing twice is fine."""
-        self._process.kill()
-        self._process.wait()
 
 
 def registry_folder() -> Path:

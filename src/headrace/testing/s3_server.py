@@ -8,7 +8,6 @@ only.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -17,10 +16,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from headrace.clock import Clock, Deadline, SystemClock
-from headrace.closeable import Closeable
-from headrace.errors import InvalidInputError, UnavailableError
-from headrace.testing.servers import PROCESS_POLL_S, free_port
+from headrace.clock import Clock, SystemClock
+from headrace.errors import InvalidInputError
+from headrace.testing.servers import ServerProcess, free_port
 
 START_S = 120.0
 KEY, SECRET = "tester", "tester-secret"
@@ -28,7 +26,7 @@ _GRPC = 10_000
 """Without an option of its own, SeaweedFS listens for gRPC so far above a port."""
 
 
-class S3Server(Closeable):
+class S3Server(ServerProcess):
     """Started when it is made, with one bucket; ``close`` ends it.
 
     Args:
@@ -42,6 +40,8 @@ class S3Server(Closeable):
         UnavailableError: it does not start; has the end of its log.
     """
 
+    _what = "the S3 server"
+
     def __init__(
         self,
         folder: Path,
@@ -50,7 +50,6 @@ class S3Server(Closeable):
         host: str = "127.0.0.1",
     ) -> None:
         self._folder, self._clock, self._host = folder, clock or SystemClock(), host
-        self._process: subprocess.Popen[bytes] | None = None
         self.bucket = bucket
         self._program = weed_program()
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,12 +77,6 @@ class S3Server(Closeable):
         """Its address, as clients of S3 take it."""
         return f"http://{self._host}:{self.port}"
 
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        assert self._process is not None
-        return self._process.pid
-
     def environment(self, endpoint: str | None = None) -> dict[str, str]:
         """Return the variables by which clients find it; a proxy can be named instead."""
         return {
@@ -109,11 +102,7 @@ class S3Server(Closeable):
         command += [f"-{_option(name)}={port}" for name, port in self._ports.items()]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
-        deadline = Deadline(self._clock, START_S)
-        while not self._answers():
-            if self._process.poll() is not None or deadline.expired:
-                raise self._failure("does not start")
-            self._clock.sleep(PROCESS_POLL_S)
+        self._await(START_S)
 
     def _public(self) -> str:
         return f"{self._host}:{self._ports['volume']}"
@@ -132,32 +121,13 @@ class S3Server(Closeable):
             return False
         return True
 
-    def _failure(self, what: str) -> UnavailableError:
-        log = (self._folder / "log").read_text(errors="replace")[-2000:]
-        return UnavailableError(f"the S3 server in {self._folder} {what}: {log}")
-
-    def pause(self) -> None:
-        """Let it stand still, as one that is too slow to answer."""
-        os.kill(self.pid, 19)
-
-    def resume(self) -> None:
-        """Let it continue."""
-        os.kill(self.pid, 18)
-
     def kill(self) -> None:
         """End it without warning; what it has acknowledged stays in its folder."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
+        super().kill()
         for name, port in self._ports.items():
             part, _, kind = name.partition(".")
             if kind:  # a socket beside the port, whose place no option changes
                 Path(f"/tmp/seaweedfs-{part}-grpc-{port}.sock").unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """End it; closing twice is fine."""
-        self.kill()
 
 
 def _option(name: str) -> str:

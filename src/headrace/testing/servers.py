@@ -13,10 +13,11 @@ import signal
 import socket
 import subprocess
 import tempfile
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.closeable import Closeable
@@ -104,6 +105,62 @@ def end_group(process: subprocess.Popen[Any]) -> None:
     process.wait()
     if process.stdout is not None:
         process.stdout.close()
+
+
+class ServerProcess(Closeable):
+    """A server in one process, whose log is in a folder."""
+
+    _what: ClassVar[str]
+    """The server, in words."""
+    _folder: Path
+    _clock: Clock
+    _process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Say whether it is ready."""
+
+    def _await(self, wait_s: float) -> None:
+        """Wait until it answers.
+
+        Raises:
+            UnavailableError: it does not start; has the end of its log.
+        """
+        assert self._process is not None
+        deadline = Deadline(self._clock, wait_s)
+        while not self._answers():
+            if self._process.poll() is not None or deadline.expired:
+                raise self._failure("does not start")
+            self._clock.sleep(PROCESS_POLL_S)
+
+    def _failure(self, what: str) -> UnavailableError:
+        log = (self._folder / "log").read_text(errors="replace")[-2000:]
+        return UnavailableError(f"{self._what} in {self._folder} {what}: {log}")
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def pause(self) -> None:
+        """Let it stand still, as one that is too slow to answer."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it continue."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it without warning."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def close(self) -> None:
+        """End it; closing twice is fine."""
+        self.kill()
 
 
 POSTGRES_START_S, POSTGRES_POLL_S, READY = 60.0, 0.02, 0
@@ -249,7 +306,7 @@ def postgres_programs() -> Path:
 REDIS_START_S, REDIS_POLL_S, TRIES = 20.0, 0.01, 5
 
 
-class RedisServer(Closeable):
+class RedisServer(ServerProcess):
     """Started when it is made; ``close`` ends it. Nothing of it is left outside ``folder``.
 
     Args:
@@ -262,11 +319,12 @@ class RedisServer(Closeable):
         UnavailableError: it does not start; names its log.
     """
 
+    _what = "redis-server"
+
     def __init__(
         self, folder: Path, *, is_durable: bool = False, clock: Clock | None = None
     ) -> None:
         self._folder, self._durable, self._clock = folder, is_durable, clock or SystemClock()
-        self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         folder.mkdir(parents=True, exist_ok=True)
         for _ in range(TRIES):  # another process may take the port before the server does
@@ -279,12 +337,6 @@ class RedisServer(Closeable):
     def url(self) -> str:
         """Where to reach it."""
         return f"redis://127.0.0.1:{self.port}/0"
-
-    @property
-    def pid(self) -> int:
-        """Of its process."""
-        assert self._process is not None
-        return self._process.pid
 
     def start(self) -> bool:
         """Start it on its port, and wait until it answers; says whether it does."""
@@ -307,17 +359,6 @@ class RedisServer(Closeable):
             connection.sendall(b"PING\r\n")
             return connection.recv(64).startswith(b"+PONG")
         return False
-
-    def kill(self) -> None:
-        """End it without warning."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def close(self) -> None:
-        """End it; closing twice is fine."""
-        self.kill()
 
 
 def redis_binary() -> str:
