@@ -17,7 +17,6 @@ from pyspark.sql import DataFrame, SparkSession
 import headrace as hr
 from headrace import spark as headrace_spark
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.spark.sessions import open_callbacks
 
 pytestmark = pytest.mark.spark
 
@@ -133,21 +132,20 @@ def test_what_cannot_be_is_refused(spark: SparkSession) -> None:
         headrace_spark.stateful(stream, "value", Running, returns=RETURNS)
 
 
-def test_a_process_that_java_cannot_call_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_process_that_java_cannot_call_says_so(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gateway: Any = spark.sparkContext._gateway
-    gateway.shutdown_callback_server()  # as where no session of Headrace has begun
-    gateway._callback_server = None
+    monkeypatch.setattr(gateway, "_callback_server", None)  # as in a session of somebody else
     rows = spark.readStream.format("rate").load()
-    try:
-        with (
-            more_files_than_select_takes(),
-            pytest.raises(UnavailableError, match=r"descriptor \d+, and Py4J .* below 1,024"),
-        ):
-            headrace_spark.stateful(
-                rows, "value", aggregate={"n": hr.agg.count()}, name="open", home=tmp_path / "home"
-            )
-    finally:
-        open_callbacks(spark.sparkContext)
+    with (
+        more_files_than_select_takes(),
+        pytest.raises(UnavailableError, match=r"descriptor \d+, and Py4J .* below 1,024"),
+    ):
+        headrace_spark.stateful(
+            rows, "value", aggregate={"n": hr.agg.count()}, name="open", home=tmp_path / "home"
+        )
+    assert vars(gateway)["_callback_server"] is None, "none was begun"
 
 
 def test_a_streaming_frame_goes_on_with_its_state_and_fails_with_the_job(

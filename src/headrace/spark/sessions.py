@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -200,17 +201,20 @@ def open_callbacks(context: SparkContext) -> None:
         UnavailableError: the process has too many files open for that.
     """
     gateway: Any = context._gateway  # noqa: SLF001 - as PySpark does for foreachBatch
-    untyped: Any = java_gateway
-    untyped.ensure_callback_server_started(gateway)
-    descriptor = gateway._callback_server.server_socket.fileno()  # noqa: SLF001 - the same
-    if not 0 <= descriptor < _SELECT_LIMIT:
-        gateway.shutdown_callback_server()
-        gateway._callback_server = None  # noqa: SLF001 - another time may do
+    server = vars(gateway).get("_callback_server")
+    if server is None:
+        with socket.socket() as probe:  # the server's own will have the same descriptor
+            descriptor = probe.fileno()
+    else:
+        descriptor = server.server_socket.fileno()
+    if descriptor >= _SELECT_LIMIT:
         raise UnavailableError(
             f"Spark cannot call this process: the socket for it has file descriptor {descriptor}, "
             f"and Py4J can wait for those below {_SELECT_LIMIT:,} only; close some files, or begin "
             "with headrace.spark.session() before they are open"
         )
+    untyped: Any = java_gateway
+    untyped.ensure_callback_server_started(gateway)
 
 
 def has_session() -> bool:
