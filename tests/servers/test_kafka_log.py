@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.support.kafka import KafkaServer, Topics, connector
+from tests.support.kafka import KafkaServer, Topics, answer_late, connector
 
-from headrace.bus import ReadableLog
+from headrace.bus import OffsetGoneError, ReadableLog
 from headrace.testing.log_contract import LOG_SCHEMA, LogRow, ReadableLogContract
 
 
@@ -55,3 +55,20 @@ class TestTransactionalTopic(TopicContract):
         with self.topics.transaction(self.name) as producer:
             for line, row in zip(lines, rows, strict=True):
                 producer.produce(self.name, line, None, partition, timestamp=row[1])
+
+
+def test_an_error_about_an_offset_of_before_ends_no_read(
+    kafka: KafkaServer, topics: Topics, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics.create(name)
+    topics.send(name, [{"id": n} for n in range(6)])
+    topics.drop_before(name, 0, 4)
+    address = kafka.url(name)
+    log = connector.open(connector.spec("events", address, LOG_SCHEMA), address)
+    for _ in range(2):
+        answer_late(monkeypatch)
+        found = list(log.read(0, 4, 6, columns=["id"]))
+        assert [n for one in found for n in one.batch["id"].to_pylist()] == [4, 5]
+    answer_late(monkeypatch)
+    with pytest.raises(OffsetGoneError, match="offset 1"):
+        list(log.read(0, 1, 6))

@@ -14,7 +14,7 @@ import pytest
 from tests.support.processes import until
 
 import headrace as hr
-from headrace.kafka.clients import CLIENTS
+from headrace.kafka.clients import CLIENTS, PartitionReader
 from headrace.kafka.connector import connector
 from headrace.sinks import Sink
 from headrace.testing.kafka_server import KafkaServer
@@ -22,7 +22,7 @@ from headrace.testing.registry_server import RegistryServer
 from headrace.testing.sink_contract import EpochSinkContract, SinkRow
 
 __all__ = ["CLIENTS", "KafkaServer", "Message", "RegistryServer", "Topics", "connector"]
-__all__ += ["TopicSinkContract"]
+__all__ += ["TopicSinkContract", "answer_late"]
 
 lib: Any = importlib.import_module("confluent_kafka")
 admin: Any = importlib.import_module("confluent_kafka.admin")
@@ -39,6 +39,21 @@ class Message(NamedTuple):
     value: bytes | None
     time: int | None = None
     headers: list[tuple[str, bytes]] | None = None
+
+
+def answer_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next read begin with an error about an offset where the reader was before."""
+    take, left = PartitionReader.take, [True]
+
+    def taken(self: PartitionReader, most: int, timeout_s: float) -> list[Any]:
+        if not left:
+            return take(self, most, timeout_s)
+        left.clear()
+        stale = lib.KafkaError(lib.KafkaError._AUTO_OFFSET_RESET, "out of range")
+        topic, partition = self.address.topic, self.partition
+        return [lib.Message(topic=topic, partition=partition, offset=1, error=stale)]
+
+    monkeypatch.setattr(PartitionReader, "take", taken)
 
 
 class Topics:

@@ -8,6 +8,7 @@ by which a call finds that it was its own first try that had won.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -27,6 +28,7 @@ PAUSE_S, PAUSE_MOST_S = 0.1, 2.0
 PART_BYTES = 8 << 20
 """A larger file goes up in parts of this size."""
 TOKEN = "headracetoken"
+_NOT_IMPLEMENTED = re.compile(r"\bNotImplemented\b|\b501 Not Implemented\b")
 
 _KINDS = {
     "s3": ("S3Store", "AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
@@ -231,7 +233,7 @@ class CloudStorage(ObjectStorage):
         except errors.BaseError as error:
             if "NoSuchBucket" in str(error):
                 raise self._no_bucket() from error
-            if "NotImplemented" in str(error) or "501" in str(error):
+            if _NOT_IMPLEMENTED.search(str(error)):
                 raise _UnsupportedError(f"{self._address}: {_reason(error)}") from error
             raise StorageAwayError(
                 f"storage {self._address} does not answer for {name}: {_reason(error)}"

@@ -257,6 +257,11 @@ class PartitionReader:
             place = library().TopicPartition(self.address.topic, self.partition, offset)
             self._consumer.assign([place])
 
+    def seek_again(self, offset: int) -> None:
+        """Read from an offset on, after an error."""
+        self._position = None
+        self.seek(offset)
+
     def take(self, most: int, timeout_s: float) -> list[Any]:
         """Return messages, and errors among them; none when nothing came."""
         if self.held:

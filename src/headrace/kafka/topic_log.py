@@ -229,7 +229,12 @@ class TopicLog(ExternalLog):
                 good = [one for one, error in zip(taken, errors, strict=True) if error is None]
             for message, error in zip(taken, errors, strict=True) if good is not taken else ():
                 if error is not None:
-                    reached = max(reached, self._passed(message, error, start, end))
+                    passed = self._passed(message, error, start, end)
+                    if passed is None:
+                        reader.seek_again(start)
+                        good, reached = [], 0
+                        break
+                    reached = max(reached, passed)
                     if not good and reached < end:
                         self._check_end(reader.partition, end)
             if good or reached >= end:
@@ -246,8 +251,12 @@ class TopicLog(ExternalLog):
                     topic=self._address.topic,
                 )
 
-    def _passed(self, message: Any, error: Any, start: int, end: int) -> int:
-        """Return the end of the partition that an event names; raise if it is an error."""
+    def _passed(self, message: Any, error: Any, start: int, end: int) -> int | None:
+        """Return the end of the partition that an event names; raise if it is an error.
+
+        ``None`` says that the event is about an offset where the reader was before: the client may
+        still report that one is gone when it has been sent to another.
+        """
         kind = library().KafkaError
         if error.code() == kind._PARTITION_EOF:  # noqa: SLF001 - so it is named by the library
             return int(message.offset())
@@ -256,11 +265,8 @@ class TopicLog(ExternalLog):
             begin = self.begins()[message.partition()]
             if start < begin:
                 raise offset_gone(self.spec.name, message.partition(), start, begin)
-            raise InvalidInputError(
-                f"{self._address.said} has no offsets {start} to {end} in partition "
-                f"{message.partition()}: found {error.str()}",
-                stream=self.spec.name,
-            )
+            self._check_end(message.partition(), end)
+            return None
         if error.retriable() or name_of(failure).startswith("_"):
             return 0  # it is tried again, until nothing has come for long
         raise told(failure, self._address)
