@@ -18,7 +18,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
@@ -255,7 +255,8 @@ def register_source(spark: SparkSession) -> None:
 
         folder, home = str(Path.cwd()), str(_settings(None).home)
 
-    with while_active(spark):  # Spark refuses a name that the active session alone has
+    # Spark refuses a name that the active session alone has; a client of Connect has one session.
+    with nullcontext() if is_connect(spark) else while_active(spark):
         spark.dataSource.register(HomeSource)
 
 
