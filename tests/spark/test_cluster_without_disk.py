@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +169,57 @@ def test_epochs_commit_to_the_disk_of_the_driver_and_the_bucket_has_a_copy(
     assert {key: sorted(set(seen)) for key, seen in found["counts"].items()} == expected["counts"]
     assert sorted(set(found["windows"])) == expected["windows"]
     assert sorted(set(found["totals"])) == expected["totals"]
+
+
+READ = """
+import json
+import os
+import sys
+
+import pyarrow as pa
+
+from headrace.spark import session
+
+home, master, conf = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+spark = session(master, home=home, conf=conf)
+table = spark.read.format("headrace").option("home", home).option("table", "events").load()
+def is_away():
+    return "spark" not in os.listdir(home)
+def away(batches):
+    for batch in batches:
+        yield pa.RecordBatch.from_pydict({"away": [is_away()] * len(batch)})
+assert not is_away()
+print(table.rdd.getNumPartitions())
+print(table.mapInArrow(away, "away boolean").where("away").count())
+print(json.dumps([list(row) for row in table.select("id", "kind", "v", "at").collect()]))
+"""
+
+
+@pytest.mark.soak(share=10)
+@pytest.mark.timeout(600)
+def test_executors_write_a_table_to_the_bucket_and_read_it_there(
+    tmp_path: Path, world: StoredWorld, cluster: SparkCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job's slots put its files, and tasks of another application fetch them."""
+    warehouse = world.settings().bus.address.removesuffix("bus") + "warehouse"
+    aim = f"warehouse.address={warehouse}"
+    with Driver("tabling", world, aim) as driver:
+        for _ in range(3):
+            world.feed(40)
+            rows = sum(map(len, world.log))
+            until(lambda: world.read_so_far("tabling") == rows, f"{rows} rows", driver)  # noqa: B023
+        driver.terminate()
+        assert driver.wait()["interrupted"], driver.story
+    monkeypatch.setenv("HEADRACE__WAREHOUSE__ADDRESS", warehouse)
+    conf = world.settings().spark.conf
+    words = [sys.executable, "-c", READ, str(world.home), cluster.url, json.dumps(conf)]
+    read = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert read.returncode == 0, read.stderr
+    parts, away, found = map(json.loads, read.stdout.strip().splitlines()[-3:])
+    wanted = [list(row.values()) for rows in world.log for row in rows]
+    assert parts > 1
+    assert away == len(wanted), "read where the home is"
+    assert sorted(found) == sorted(wanted)
 
 
 def has_standbys(world: StoredWorld) -> bool:

@@ -34,3 +34,19 @@ def test_following_the_inputs_of_an_ended_job_changes_nothing(
     assert model(world.log) == world.found()
     again = run_job(counting(), world.settings("job.bounded=true"))
     assert (first.state.run, again.state.run, again.rows) == (1, 2, first.rows)
+
+
+def test_a_run_gives_its_outputs_as_lazy_dataframes_of_its_own_rows(
+    spark: SparkSession, world: World
+) -> None:
+    """A second run appends to the same streams; what an action finds is of its run alone."""
+    world.feed(50)
+    runs = [run_job(counting(via="bus"), world.settings("job.bounded=true")) for _ in range(2)]
+    first, second = [one.dataframes(spark) for one in runs]
+    assert {"counts", "windows", "totals"} == first.keys() == second.keys()
+    for stream, frame in first.items():
+        whole = spark.read.format("headrace").option("home", str(world.home)).load(stream)
+        assert frame.columns == whole.columns[:-3]  # without partition, offset and time
+        assert frame.count() == second[stream].count() > 0
+        both = frame.union(second[stream]).collect()
+        assert sorted(map(str, both)) == sorted(map(str, whole.select(frame.columns).collect()))

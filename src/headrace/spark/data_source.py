@@ -9,7 +9,9 @@ jobs have committed is read with the options that ``job_tables`` names.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -33,10 +36,11 @@ from pyspark.sql.types import NullType, StructField, StructType
 from headrace.bus import OffsetBatch, Stream
 from headrace.bus.spec import StreamSpec, stream_replaced
 from headrace.clock import CLOCK_RECORD, SteadyClock, SystemClock
-from headrace.config import EARLIEST, LATEST
+from headrace.config import EARLIEST, LATEST, load_settings, project_file
 from headrace.errors import InternalError, InvalidInputError
 from headrace.files import Files
 from headrace.records.schema import as_milliseconds, normalise
+from headrace.spark.java_classes import while_active
 from headrace.spark.job_tables import (
     TableReader,
     is_job_table,
@@ -673,3 +677,22 @@ class StreamSource(DataSource):
         place = self._place()
         prepare_stream(place, self.options, schema)
         return place
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Say whether a session is one of Spark Connect."""
+    return not hasattr(spark, "_jsparkSession")
+
+
+def register_source(spark: SparkSession) -> None:
+    """Make the data source alone known to a session."""
+
+    class HomeSource(StreamSource):
+        """Takes what is not said from the process that registers it."""
+
+        folder = str(Path.cwd())
+        home = str(load_settings(None, (), dict(os.environ), project=project_file()).home)
+
+    # Spark refuses a name that the active session alone has; a client of Connect has one session.
+    with nullcontext() if is_connect(spark) else while_active(spark):
+        spark.dataSource.register(HomeSource)

@@ -18,7 +18,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import import_module
@@ -50,7 +50,7 @@ from headrace.graph.types import to_schema
 from headrace.graph.windows import Window, global_window
 from headrace.records.schema import unique_names
 from headrace.spark.catalog import register_catalog
-from headrace.spark.data_source import NAME, StreamSource
+from headrace.spark.data_source import NAME, StreamSource, is_connect, register_source
 from headrace.spark.java_classes import while_active
 from headrace.spark.lazy_runs import LazyRuns, run_whole
 from headrace.spark.run import run_job
@@ -234,30 +234,12 @@ class ConnectSessionError(InvalidInputError):
     move = "run the job with headrace run or headrace submit, and read what it sends here"
 
 
-def is_connect(spark: SparkSession) -> bool:
-    """Say whether a session is one of Spark Connect."""
-    return not hasattr(spark, "_jsparkSession")
-
-
 def _check_classic(spark: SparkSession, what: str) -> None:
     if is_connect(spark):
         raise ConnectSessionError(
             f"{what} runs its job through SparkContext, which a session of Spark Connect does not "
             'have; run it with headrace run, and read its streams here with format("headrace")'
         )
-
-
-def register_source(spark: SparkSession) -> None:
-    """Make the data source alone known."""
-
-    class HomeSource(StreamSource):
-        """Takes what is not said from the process that registers it."""
-
-        folder, home = str(Path.cwd()), str(_settings(None).home)
-
-    # Spark refuses a name that the active session alone has; a client of Connect has one session.
-    with nullcontext() if is_connect(spark) else while_active(spark):
-        spark.dataSource.register(HomeSource)
 
 
 def _settings(home: str | os.PathLike[str] | None) -> Settings:

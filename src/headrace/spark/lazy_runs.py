@@ -19,15 +19,15 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.bus import Bus, open_bus
+from headrace.bus import open_bus
 from headrace.clock import SystemClock
 from headrace.config import Settings
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.job_storage import job_storages
 from headrace.files import Files
 from headrace.graph.builder import Job
-from headrace.spark.run import run_job
-from headrace.spark.source_options import DONE, PIPE, RUN_FAILED, Ranges, RunRange
+from headrace.spark.run import output_ends, ranges_sent, run_job
+from headrace.spark.source_options import DONE, PIPE, RUN_FAILED, Ranges
 
 
 class _Begun(msgspec.Struct, frozen=True):
@@ -57,23 +57,12 @@ def run_whole(job: Job, settings: Settings, outputs: Sequence[str]) -> Ranges:
     with open_bus(settings.bus_dir) as bus:
         begun = msgspec.json.decode(files.read(note), type=_Begun) if files.exists(note) else None
         if begun is None or begun.run != number:
-            begun = _Begun(number, _ends(bus, outputs))
+            begun = _Begun(number, output_ends(bus, outputs))
             note.parent.mkdir(parents=True, exist_ok=True)
             files.replace(note, msgspec.json.encode(begun))
         run_job(job, settings)
         files.remove(note)
-        found = {}
-        for stream, stops in _ends(bus, outputs).items():
-            starts = begun.ends.get(stream, [])
-            starts = starts + [0] * (len(stops) - len(starts))
-            found[stream] = RunRange(dict(enumerate(starts)), dict(enumerate(stops)))
-        return found
-
-
-def _ends(bus: Bus, streams: Sequence[str]) -> dict[str, list[int]]:
-    """Return where streams end; nothing of those that do not exist yet."""
-    names = bus.names()
-    return {one: bus.stream(one).ends() for one in streams if one in names}
+        return ranges_sent(begun.ends, output_ends(bus, outputs))
 
 
 @dataclass

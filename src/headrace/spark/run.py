@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark import SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from headrace.bus import Bus, BusOptions, open_bus
 from headrace.clock import Clock
@@ -30,13 +31,68 @@ from headrace.files import Files
 from headrace.graph.builder import Job
 from headrace.graph.operators import JobGraph
 from headrace.runtime.host_storage import ServedStorage, StorageServer
+from headrace.spark.data_source import NAME, register_source
 from headrace.spark.dataframe_inputs import DataFrameFeeds, dataframe_inputs
 from headrace.spark.progress_query import progress_shown
 from headrace.spark.runner import SparkRunner
 from headrace.spark.sessions import build_context, has_session
 from headrace.spark.slot_rdd import runs_in_driver
+from headrace.spark.source_options import Ranges, RunRange
 
-__all__ = ["RunResult", "run_job"]
+__all__ = ["RunResult", "SparkRunResult", "run_job"]
+
+
+@dataclass(frozen=True)
+class SparkRunResult(RunResult):
+    """How a run on Spark ended, and where the rows are that it sent.
+
+    Args:
+        home: folder of the streams.
+        sent: offsets of the run's rows in each output stream.
+    """
+
+    home: Path
+    sent: Ranges
+
+    def dataframes(self, spark: SparkSession | None = None) -> dict[str, DataFrame]:
+        """Return what the run sent to each output stream, as DataFrames.
+
+        They are lazy: rows are read from the stream by each action that needs them, and only the
+        columns that it needs. They have the rows of this run alone, also after later runs.
+
+        Args:
+            spark: your session. Default: the active one, or one that is started.
+
+        Returns:
+            By the names of the output streams, each with the columns of its stream.
+        """
+        chosen = spark or SparkSession.builder.getOrCreate()
+        register_source(chosen)
+        with open_bus(self.home / "bus") as bus:
+            columns = {one: bus.stream(one).spec.schema.names for one in self.sent}
+        return {
+            stream: chosen.read.format(NAME)
+            .options(home=str(self.home), columns=",".join(columns[stream]))
+            .options(start=json.dumps(range_.start), end=json.dumps(range_.stop))
+            .load(stream)
+            for stream, range_ in self.sent.items()
+        }
+
+
+def output_ends(bus: Bus, streams: Iterable[str]) -> dict[str, list[int]]:
+    """Return where the partitions of streams end; nothing of those that do not exist yet."""
+    names = bus.names()
+    return {one: bus.stream(one).ends() for one in streams if one in names}
+
+
+def ranges_sent(begun: Mapping[str, list[int]], ended: Mapping[str, list[int]]) -> Ranges:
+    """Return the offsets between two answers of ``output_ends``; all of a new partition."""
+    found = {}
+    for stream, stops in ended.items():
+        starts = begun.get(stream, [])
+        starts = starts + [0] * (len(stops) - len(starts))
+        found[stream] = RunRange(dict(enumerate(starts)), dict(enumerate(stops)))
+    return found
 
 
 def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
@@ -53,11 +109,12 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     takes_over: bool = False,
     release_s: float | None = None,
     clock: Clock | None = None,
-) -> RunResult:
+) -> SparkRunResult:
     """Run a job until it ends, is asked to stop, or fails.
 
     Call from the main thread for SIGINT and SIGTERM to be handled: the first ends the epoch
-    under way and returns, within 10 seconds; nothing is lost.
+    under way and returns, within 10 seconds; nothing is lost. What the run sent is read by
+    ``dataframes`` of the result.
 
     Args:
         job: made by ``headrace.job``.
@@ -147,19 +204,23 @@ class SparkEngine(Closeable):
     _runners: list[SparkRunner] = field(default_factory=list)
     _servers: list[StorageServer] = field(default_factory=list)
 
-    def run(self, deployed: Sequence[Deployment], *, releases: bool) -> RunResult:
+    def run(self, deployed: Sequence[Deployment], *, releases: bool) -> SparkRunResult:
         """Run all parts until the job ends.
 
         Args:
             deployed: the parts.
             releases: the session stays, so workers close their stores at the end.
         """
+        context = self.job_run.context
+        outputs = [output.stream for one in deployed for output in one.plan.outputs]
+        begun = output_ends(context.bus, outputs)
         with progress_shown(self.spark, self.job_run):
             result = self.job_run.run(deployed, self)
         if releases:
             for runner in self._runners:
                 runner.release()
-        return result
+        sent = ranges_sent(begun, output_ends(context.bus, outputs))
+        return SparkRunResult(**vars(result), home=context.settings.home, sent=sent)
 
     def close(self) -> None:
         """Serve no storage any more."""
