@@ -4,6 +4,8 @@ mode, and compares the two."""
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -120,6 +122,11 @@ def test_the_summary_tells_what_was_done_and_where_to_look(ran: Ran) -> None:
     assert f"{FLIGHTS:,} in " in ran.text
     assert "finds the same 346,644 rows" in ran.text
     assert f"headrace bus tail worst_routes --home {ran.folder}" in ran.text
+    [command] = re.findall(r"look around +(.+ bus ls .+)", ran.text)
+    listed = subprocess.run(
+        shlex.split(command), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "worst_routes" in listed.stdout, "as it is printed, in any environment"
     assert "\x1b" not in ran.text
 
 

@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 import statistics
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -451,6 +452,7 @@ class _Demo:
 
     def _summarise(self, result: DemoResult, view: LiveView) -> None:
         home = shlex.quote(str(_near(self._folder)))
+        command = shlex.quote(_command())
         engine = "with Spark's start" if self._on_spark else "without Spark"
         lines = [
             ("flights read", f"{result.rows:,} in {result.wall_s:.1f} s, {engine}"),
@@ -459,8 +461,8 @@ class _Demo:
             ("late", f"{result.late:,} rows"),
             ("DuckDB", _verdict(result.comparisons)),
             ("chart", str(_near(result.chart or self._folder))),
-            ("look around", f"headrace bus ls --home {home}"),
-            *(("", f"headrace bus tail {output} --home {home}") for output in reversed(OUTPUTS)),
+            ("look around", f"{command} bus ls --home {home}"),
+            *(("", f"{command} bus tail {output} --home {home}") for output in reversed(OUTPUTS)),
         ]
         for name, value in lines:
             self._notify(Text(f"{name:<16}", style="dim").append(value, style="not dim"))
@@ -468,6 +470,12 @@ class _Demo:
     def _notify(self, text: Text) -> None:
         # Paths and commands are copied from the screen, so no line is cut.
         self._console.print(text, soft_wrap=True)
+
+
+def _command() -> str:
+    """Return what starts ``headrace`` here: from a clone, no environment may be active."""
+    own = Path(sys.executable).parent / "headrace"
+    return "headrace" if shutil.which("headrace") or not own.exists() else str(_near(own))
 
 
 def _verdict(comparisons: tuple[Comparison, ...]) -> str:
