@@ -26,6 +26,7 @@ __all__ = [
     "caching",
     "exchange_servers",
     "forget_storages",
+    "get_object",
     "give_up_soon",
     "names_below",
     "new_name",
@@ -68,6 +69,12 @@ def bucket_of(address: str) -> Any:
 def put_object(address: str, data: bytes) -> None:
     """Put an object at an address."""
     bucket_of(address).put(objects.Address.read(address).prefix, data)
+
+
+def get_object(address: str) -> bytes:
+    """Return the content of the object at an address."""
+    content: bytes = bucket_of(address).get(objects.Address.read(address).prefix)
+    return content
 
 
 def remove_object(address: str) -> None:

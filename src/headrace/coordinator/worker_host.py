@@ -485,7 +485,7 @@ def import_paths() -> tuple[str, ...]:
 
 def state_dir_here(settings: WorkerSettings) -> Path:
     """Return the folder of this host's stores: its environment goes before the settings."""
-    return Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir))
+    return Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)).absolute()
 
 
 def open_worker(
