@@ -194,6 +194,12 @@ def test_the_lease_is_renewed_while_files_are_sent_to_a_bucket(tmp_path: Path) -
         waiting_bucket(tmp_path / "bucket") as bucket,
         open_driver(tmp_path / "home", storage="s3://waiting/jobs") as driver,
     ):
+        cached = driver.state_dir(0) / "_remote" / "s3" / "waiting" / "jobs" / "other" / "segment"
+        cached.mkdir(parents=True)
+        for name, age_s in ((".dead.tmp", 2 * 86_400), (".fetched.tmp", 60)):
+            (cached / name).touch()
+            seen = (cached / name).stat().st_mtime - age_s
+            os.utime(cached / name, (seen, seen))
         world = World(driver, random.Random(18))
         world.feed(60)
         driver.advance()
@@ -201,6 +207,7 @@ def test_the_lease_is_renewed_while_files_are_sent_to_a_bucket(tmp_path: Path) -
         renewals = bucket.written["lease.json"]
         bucket.wait = lambda: until(lambda: bucket.written["lease.json"] > renewals, "a renewal")
         assert driver.copy().failures == 0
+        assert [path.name for path in cached.iterdir()] == [".fetched.tmp"]
         bucket.wait = lambda: None
         driver.finish()
         world.check()
