@@ -364,7 +364,8 @@ class HostStorage(ObjectStorage):
             if deadline.expired:
                 raise StorageAwayError(
                     f"the storage of the job on its driver's host, {served.host}:{served.port}, "
-                    f"does not answer: {why}; expected an answer in {self._patience_s:.0f} s",
+                    f"does not answer: {why}; expected an answer in {self._patience_s:.0f} s: "
+                    "see whether this host reaches that address, which is spark.driver.host",
                     file=name,
                 ) from why
             self._clock.sleep(PAUSE_S)
