@@ -28,6 +28,7 @@ CACHED = frozenset(
 DEFAULT_CACHE_BYTES = 4 << 30
 CACHED_DAYS = "ds="
 """So begin the names of the folders of days of tables, whose files never change either."""
+UNFINISHED_S = 86_400.0
 _SLACK = 8  # the cache is looked at when an eighth of its bytes has come
 
 
@@ -176,7 +177,8 @@ class LocalCache:
             if note.read_text() == boot:
                 return
         for path, _ in self._files():
-            path.unlink(missing_ok=True)
+            if not path.name.startswith("."):  # those of processes that begin just now
+                path.unlink(missing_ok=True)
         temporary = note.with_name(f".boot-{os.urandom(8).hex()}")
         temporary.write_text(boot)
         temporary.rename(note)
@@ -201,8 +203,16 @@ class LocalCache:
         self.shrink(path)
 
     def shrink(self, kept: Path | None = None) -> None:
-        """Remove the files longest unused until the rest fits; one may be kept in any case."""
-        found = [(stat.st_mtime_ns, stat.st_size, path) for path, stat in self._files()]
+        """Remove the files longest unused until the rest fits; one may be kept in any case.
+
+        What processes that died were fetching goes, too, a day after.
+        """
+        found = [(stat.st_mtime, stat.st_size, path) for path, stat in self._files()]
+        now = max((used for used, _, _ in found), default=0.0)
+        for used, _, path in found:
+            if path.name.startswith(".") and used < now - UNFINISHED_S:
+                path.unlink(missing_ok=True)
+        found = [one for one in found if not one[2].name.startswith(".")]
         size = sum(one for _, one, _ in found)
         for _, own, path in sorted(found):
             if size <= self.most_bytes:
@@ -217,8 +227,7 @@ class LocalCache:
                 for name in names:
                     path = Path(folder, name)
                     with suppress(FileNotFoundError):
-                        if not name.startswith("."):
-                            yield path, path.stat()
+                        yield path, path.stat()
 
 
 def _is_cached(folder: str) -> bool:

@@ -14,10 +14,17 @@ from tests.support.cli import done
 from tests.support.limits import limit
 from tests.support.s3_proxy import Fault, FaultyProxy
 from tests.support.servers import S3Server
-from tests.support.storages import caching, forget_storages, names_below, put_object
+from tests.support.storages import (
+    caching,
+    forget_storages,
+    get_object,
+    names_below,
+    put_object,
+    remove_object,
+)
 
 import headrace as hr
-from headrace.errors import InvalidInputError
+from headrace.errors import InvalidInputError, UnavailableError
 from headrace.testing import FAULT_POINTS, TestDriver
 
 STEPS = ("epoch.", "commit.", "slot.", "sink.committed", "warehouse.")
@@ -114,8 +121,28 @@ def test_a_compaction_by_hand_beside_the_job_loses_nothing(place: str, tmp_path:
             driver.advance()
             if hour % 2:
                 done("warehouse", "compact", "events", *sets)
+        assert len([name for name in names_below(place) if "/fence/" in name]) == 1
         driver.finish()
         assert numbers(place) == Counter(range(feed.rows))
+
+
+def test_a_table_that_is_gone_is_waited_for(place: str) -> None:
+    """As long as somebody may put it back: the epoch is committed."""
+    with TestDriver(job(), tasks=2) as driver:
+        settle(driver, place)
+        feed = Feed(driver)
+        feed.add([1, 2])
+        driver.advance()
+        held = {name: get_object(f"{place}/{name}") for name in names_below(place)}
+        for name in held:
+            remove_object(f"{place}/{name}")
+        feed.add([3])
+        with pytest.raises(UnavailableError, match=r"/events is gone; put it back"):
+            driver.advance()
+        for name, data in held.items():
+            put_object(f"{place}/{name}", data)
+        driver.finish()
+        assert numbers(place) == Counter(range(3))
 
 
 def test_a_bad_line_loses_and_doubles_nothing(
@@ -144,7 +171,7 @@ def test_a_bad_line_loses_and_doubles_nothing(
     assert numbers(place) == Counter(range(feed.rows))
 
 
-def test_commands_and_readers(place: str, tmp_path: Path) -> None:
+def test_commands_and_readers(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They know it by its address; DuckDB reads copies, no more than the host keeps."""
     with TestDriver(job(), tasks=2) as driver:
         settle(driver, place)
@@ -164,6 +191,9 @@ def test_commands_and_readers(place: str, tmp_path: Path) -> None:
         table(place).files()
     with caching(100):
         assert numbers(place) == Counter(range(3))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_STATE_DIR", ".")
+    assert numbers(place) == Counter(range(3))
     named = hr.warehouse.named_table(place, "events")
     assert (named.name, named.job, named.is_remote) == ("events", "history", True)
     with pytest.raises(InvalidInputError, match="no table 'event' in warehouse s3://"):

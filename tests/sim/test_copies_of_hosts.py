@@ -79,6 +79,7 @@ def test_without_the_drivers_host_the_job_continues_from_the_copy(tmp_path: Path
         assert driver.coordinator.state.counts == kept.counts
         driver.finish()
         check_at_least_once(world, driver)
+        assert len(list(driver.state_dir(1).glob("_remote/host/*/world"))) == 1
 
 
 @pytest.mark.parametrize("seed", more(range(3), range(200)))

@@ -20,7 +20,8 @@ from tests.sim.copies import (
 from tests.sim.world import World
 from tests.support.faults import hanging_lease
 from tests.support.limits import limit
-from tests.support.processes import Deadline, SystemClock
+from tests.support.processes import Deadline, SystemClock, until
+from tests.support.storages import waiting_bucket
 
 from headrace.errors import CorruptDataError, HeadraceError, UnavailableError
 from headrace.testing import TestDriver
@@ -124,21 +125,45 @@ def test_a_damaged_copy_is_an_error_with_its_name(driver: TestDriver) -> None:
         driver.start()
 
 
-@pytest.mark.parametrize("store", ["memory", "rocksdb", "columnar"])
-def test_a_damaged_segment_is_mended_from_its_copy(tmp_path: Path, store: str) -> None:
-    """The store comes back whole, and the file on this host is the good one again."""
-    with open_driver(tmp_path / "home", store=store) as driver:
+@pytest.mark.parametrize(
+    ("store", "hosts"), [("memory", 1), ("rocksdb", 1), ("columnar", 1), ("rocksdb", 2)]
+)
+def test_a_damaged_segment_is_mended_from_its_copy(tmp_path: Path, store: str, hosts: int) -> None:
+    """The store comes back whole, and the file on the driver's host is the good one again."""
+    with open_driver(tmp_path / "home", store=store, hosts=hosts) as driver:
         world = World(driver, random.Random(15))
         world.feed(80)
         driver.run()
         driver.copy()
         driver.crash()
-        good = damage_segments(driver)
-        shutil.rmtree(driver.state_dir(0) / "world")
+        good = damage_segments(driver.storage)
+        forget_stores(driver)
         world.feed(80)
         driver.finish()
         world.check()
         assert any(path.exists() and path.read_bytes() == data for path, data in good.items())
+
+
+def test_a_damaged_segment_stays_where_its_copy_is_damaged_too(tmp_path: Path) -> None:
+    with open_driver(tmp_path / "home", hosts=2) as driver:
+        world = World(driver, random.Random(15))
+        world.feed(80)
+        driver.run()
+        driver.copy()
+        driver.crash()
+        damaged = damage_segments(driver.storage)
+        damage_segments(job_dir(driver))
+        forget_stores(driver)
+        with pytest.raises(CorruptDataError, match="is damaged"):
+            driver.advance(force=True)
+        assert all(path.exists() for path in damaged)
+
+
+def forget_stores(driver: TestDriver) -> None:
+    """Let hosts have nothing of the job but its storage."""
+    for number in range(driver.hosts):
+        for name in ("world", "_remote"):
+            shutil.rmtree(driver.state_dir(number) / name, ignore_errors=True)
 
 
 def test_a_damaged_segment_without_copy_is_an_error_with_file_and_epoch(tmp_path: Path) -> None:
@@ -147,20 +172,45 @@ def test_a_damaged_segment_without_copy_is_an_error_with_file_and_epoch(tmp_path
         world.feed(80)
         driver.run()
         driver.crash(lose_hosts=[0])
-        good = damage_segments(driver)
+        good = damage_segments(driver.storage)
         with pytest.raises(CorruptDataError) as caught:
             driver.advance(force=True)
         assert Path(caught.value.fields["file"]) in good
         assert 0 < caught.value.fields["epoch"] <= driver.coordinator.state.epoch
 
 
-def damage_segments(driver: TestDriver) -> dict[Path, bytes]:
+def damage_segments(root: Path) -> dict[Path, bytes]:
     """Change a byte of every segment; returns what they were."""
-    good = {path: path.read_bytes() for path in (driver.storage / "segment").iterdir()}
+    good = {path: path.read_bytes() for path in (root / "segment").iterdir()}
     for path, data in good.items():
         path.unlink()
         path.write_bytes(bytes([*data[:40], data[40] ^ 1, *data[41:]]))
     return good
+
+
+def test_the_lease_is_renewed_while_files_are_sent_to_a_bucket(tmp_path: Path) -> None:
+    """However long one takes: else another host would take a living driver for lost."""
+    with (
+        waiting_bucket(tmp_path / "bucket") as bucket,
+        open_driver(tmp_path / "home", storage="s3://waiting/jobs") as driver,
+    ):
+        cached = driver.state_dir(0) / "_remote" / "s3" / "waiting" / "jobs" / "other" / "segment"
+        cached.mkdir(parents=True)
+        for name, age_s in ((".dead.tmp", 2 * 86_400), (".fetched.tmp", 60)):
+            (cached / name).touch()
+            seen = (cached / name).stat().st_mtime - age_s
+            os.utime(cached / name, (seen, seen))
+        world = World(driver, random.Random(18))
+        world.feed(60)
+        driver.advance()
+        driver.clock.advance(31_000)
+        renewals = bucket.written["lease.json"]
+        bucket.wait = lambda: until(lambda: bucket.written["lease.json"] > renewals, "a renewal")
+        assert driver.copy().failures == 0
+        assert [path.name for path in cached.iterdir()] == [".fetched.tmp"]
+        bucket.wait = lambda: None
+        driver.finish()
+        world.check()
 
 
 def test_a_copy_that_gives_no_byte_is_not_waited_for(driver: TestDriver) -> None:

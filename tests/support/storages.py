@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.processes import command
+from tests.support.homes import Files
+from tests.support.processes import REAL_CLOCK, command
 from tests.support.runs import World
 
 from headrace import objects, remote
 from headrace.cloud.storage import CloudStorage
 from headrace.files import new_name
+from headrace.runtime.host_storage import HostStorage, ServedStorage, StorageServer
 
 __all__ = [
     "StoredWorld",
+    "WaitingBucket",
     "bucket_of",
     "caching",
     "exchange_servers",
     "forget_storages",
+    "get_object",
     "give_up_soon",
     "names_below",
     "new_name",
     "objects_of",
     "put_object",
     "remove_object",
+    "waiting_bucket",
 ]
 
 
@@ -65,6 +71,12 @@ def put_object(address: str, data: bytes) -> None:
     bucket_of(address).put(objects.Address.read(address).prefix, data)
 
 
+def get_object(address: str) -> bytes:
+    """Return the content of the object at an address."""
+    content: bytes = bucket_of(address).get(objects.Address.read(address).prefix)
+    return content
+
+
 def remove_object(address: str) -> None:
     """Remove the object at an address, if it is there."""
     bucket_of(address).delete(objects.Address.read(address).prefix)
@@ -80,6 +92,35 @@ def objects_of(address: str) -> list[str]:
     """Return the names of all objects below an address."""
     folder = objects.Address.read(address).prefix
     return [one.name for one in bucket_of(address).objects(folder)]
+
+
+class WaitingBucket(HostStorage):
+    """A bucket in a folder, which can wait before it creates an object of a job's files."""
+
+    def __init__(self, served: ServedStorage) -> None:
+        super().__init__(served, REAL_CLOCK)
+        self.wait: Callable[[], None] = lambda: None
+        self.written = Counter[str]()
+
+    def put(self, name: str, data: bytes) -> None:
+        super().put(name, data)
+        self.written[Path(name).name] += 1
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        if Path(name).parent.name in {"segment", "snapshot", "output"}:
+            self.wait()
+        return super().put_new(name, data)
+
+
+@contextmanager
+def waiting_bucket(folder: Path) -> Iterator[WaitingBucket]:
+    """Let this process find one at ``s3://waiting/jobs``."""
+    place = folder / "jobs"
+    place.mkdir(parents=True)
+    with StorageServer(place, "waiting", "127.0.0.1", Files(sync=False)) as server:
+        found = WaitingBucket(server.served)
+        objects.provide("s3", "waiting", found)
+        yield found
 
 
 @contextmanager

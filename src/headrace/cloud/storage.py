@@ -190,13 +190,14 @@ class CloudStorage(ObjectStorage):
         """Yield the objects below a folder."""
         found = self._store.list(folder or None)
         while batch := self._call(folder, lambda: next(found, None)):
-            yield from map(_info, batch)
+            yield from (one for one in map(_info, batch) if one.name != folder)
 
     def entries(self, folder: str) -> list[str]:
         """Return the names in a folder."""
         found = self._call(folder, lambda: self._store.list_with_delimiter(folder or None))
         names = [one["path"] for one in found["objects"]] + list(found["common_prefixes"])
-        return sorted(name.rstrip("/").rpartition("/")[2] for name in names)
+        # Some servers, and people by a console, make an object that stands for the folder itself.
+        return sorted(name.rstrip("/").rpartition("/")[2] for name in names if name != folder)
 
     def info(self, name: str) -> ObjectInfo | None:
         """Return what is known of an object."""

@@ -21,11 +21,12 @@ from headrace.coordinator.manifest import JobState
 from headrace.errors import CorruptDataError
 from headrace.faults import fault
 from headrace.files import Files, local_copy, temporary_path
-from headrace.remote import address_of, is_remote
+from headrace.remote import RemoteFile, address_of, is_remote
 from headrace.state.segment import SegmentReader
 
 CHUNK = 1 << 20
 THREADS = 4
+BEAT_S = 1.0
 
 
 class CopiedFile(NamedTuple):
@@ -52,7 +53,8 @@ class FileCopier:
         source: root of the files that are there.
         target: root of the copies.
         files: the file system.
-        beat: called after each chunk with its bytes; may raise to end the copying.
+        beat: called after each chunk with its bytes, and each second while an object storage is
+            asked, which answers in its time or fails; may raise to end the copying.
     """
 
     source: Path
@@ -101,11 +103,18 @@ class FileCopier:
             except BaseException as error:  # noqa: BLE001 - raised by who waits
                 failures.append(error)
 
+        is_asking = is_remote(self.source) or is_remote(self.target)
         threads = [threading.Thread(target=work, daemon=True) for _ in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(BEAT_S)
+                if is_asking and not failures:
+                    try:
+                        self.beat(0)
+                    except BaseException as error:  # noqa: BLE001 - raised below
+                        failures.append(error)
         if failures:
             raise failures[0]
         return sizes
@@ -158,13 +167,20 @@ class FileCopier:
         return local
 
     def replace(self, file: CopiedFile) -> None:
-        """Put a good copy in the place of a damaged file; who maps that one keeps it."""
-        if is_remote(self.target):
-            self.files.remove(self.target / file.path)
-            self._send(file)
+        """Put a good copy in the place of a damaged file; who maps that one keeps it.
+
+        Raises:
+            CorruptDataError: the copy is damaged too; the file is as it was, like after an OSError.
+        """
+        path, temporary = self.target / file.path, self._write(file)
+        if is_remote(path):
+            try:
+                RemoteFile(path).upload(temporary, new=False)
+            finally:
+                temporary.unlink(missing_ok=True)
             return
-        self.files.rename(self._write(file), self.target / file.path)
-        self.files.sync_folder((self.target / file.path).parent)
+        self.files.rename(temporary, path)
+        self.files.sync_folder(path.parent)
 
     def _write(self, file: CopiedFile) -> Path:
         """Write a verified copy under a temporary name."""

@@ -24,8 +24,9 @@ class JobHook:
     1. ``before_generation``, ``begin``, ``create_streams``: a driver starts. 2. ``has_read_all``,
     ``planned``: it plans an epoch. 3. ``check``: it is about to commit. 4. ``observe``: it has
     committed. 5. ``publishing``: it publishes the outputs. 6. ``pinned``, ``swept``: it sweeps.
-    7. ``summed_up``: it reports the epoch. A job that is changed while it is stopped has
-    ``before_generation``, ``begin``, ``check`` and ``finish``.
+    7. ``summed_up``: it reports the epoch. ``running`` is around the whole run, and ``sent_ends``
+    answers a savepoint. A job that is changed while it is stopped has ``before_generation``,
+    ``begin``, ``check`` and ``finish``.
     """
 
     @property

@@ -33,12 +33,14 @@ from headrace.fencing import DirectoryLock, StoreHeldError
 from headrace.files import TRASH, Files, sole_user
 from headrace.records.keys import group_range
 from headrace.remote import DEFAULT_CACHE_BYTES as DEFAULT_CACHED
+from headrace.remote import FOLDER as REMOTE
 from headrace.remote import bound_caches, is_remote, on_host
 from headrace.runtime.async_loop import CallLoop
 from headrace.runtime.background import Background, MergeScheduler, ThreadBackground
 from headrace.runtime.exchange import ExchangeFiles
 from headrace.runtime.exchange_network import FOLDER as EXCHANGE
 from headrace.runtime.exchange_network import NetworkAddress, NetworkExchange
+from headrace.runtime.host_storage import SCHEME as SERVED
 from headrace.runtime.host_storage import ServedStorage
 from headrace.runtime.orders import SlotOrder
 from headrace.runtime.sink_shares import ShareSender
@@ -203,7 +205,15 @@ def _remove(path: Path, state_dir: Path, files: Files, clock: Clock) -> bool:
         files.remove_tree(path)
         if path.parent == state_dir:
             files.remove_tree(state_dir / EXCHANGE / path.name)
+            _drop_served(state_dir, path.name)
     return True
+
+
+def _drop_served(state_dir: Path, job: str, kept: Path | None = None) -> None:
+    """Remove what is cached of a job's storage on the disks of drivers' hosts, but for one."""
+    for folder in (state_dir / REMOTE / SERVED).glob(f"*/{job}"):
+        if folder != kept:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _text(path: Path) -> str:
@@ -361,6 +371,7 @@ def open_host(  # noqa: PLR0913 - each is a part of its own, by name
         return ManifestSegments(states.at, storage, order.epoch - 1, good)
 
     record_job_storage(state_dir, storage, copy, files)
+    _drop_served(state_dir, storage.name, storage)
     identity = host_identity(state_dir, clock, files)
     exchange = ExchangeFiles(files, storage)
     if network is not None and is_remote(storage):
@@ -485,7 +496,7 @@ def import_paths() -> tuple[str, ...]:
 
 def state_dir_here(settings: WorkerSettings) -> Path:
     """Return the folder of this host's stores: its environment goes before the settings."""
-    return Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir))
+    return Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)).absolute()
 
 
 def open_worker(

@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -173,7 +174,7 @@ class NetworkExchange(ExchangeFiles):
                 command = [sys.executable, "-m", "headrace.runtime.exchange_server"]
                 command += [str(self._folder), network.host, str(network.anchor)]
                 with (self._folder / ".server.log").open("wb") as log:
-                    _servers[self._folder] = subprocess.Popen(
+                    started = _servers[self._folder] = subprocess.Popen(
                         command,
                         start_new_session=True,  # or it ended with the daemon of one slot
                         stdin=subprocess.DEVNULL,
@@ -181,6 +182,8 @@ class NetworkExchange(ExchangeFiles):
                         stderr=log,
                         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                     )
+                # Or it stayed a zombie after its end, as long as this process lives.
+                threading.Thread(target=started.wait, name="headrace-reaper", daemon=True).start()
             if deadline.expired:
                 said = (self._folder / ".server.log").read_text(errors="replace")[-500:]
                 raise UnavailableError(

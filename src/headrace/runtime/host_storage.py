@@ -44,9 +44,12 @@ CHUNK = 1 << 20
 SILENCE_S = 10.0
 """So long the other side may neither send nor take anything."""
 PATIENCE_S, PAUSE_S = 10.0, 0.05
+FULL_S = 1.0
+"""A server that can take no more connections looks again after that."""
 MOST_REQUESTS, MOST_META, MOST_ANSWER, MOST_ATTEMPTS = 1024, 64 << 10, 64 << 20, 10_000
 _PART = re.compile(r"[^/\0.][^/\0]*")
 
+_UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 _OK, _MISSING, _FAILED, _REFUSED, _DAMAGED = range(5)
 _Call: TypeAlias = Literal["new", "put", "get", "objects", "entries", "info", "delete"]
 
@@ -66,7 +69,7 @@ class _Refusal(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _DamagedError(Exception):
-    """Content arrived with another checksum than it was sent with."""
+    """Something arrived with another checksum than it was sent with."""
 
 
 @dataclass(frozen=True)
@@ -114,32 +117,37 @@ class StorageServer(Closeable):
         self._storage, self._files = storage, files
         self._room, self._lock = threading.Semaphore(MOST_REQUESTS), threading.Lock()
         self._created: dict[str, None] = {}
+        self._is_over = threading.Event()
         threading.Thread(target=self._run, name="headrace-storage", daemon=True).start()
 
     def close(self) -> None:
-        """Answer no more; slots that still ask are of an epoch that is over."""
+        """Take no more requests; slots that still ask are of an epoch that is over."""
+        self._is_over.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _run(self) -> None:
-        clock = SystemClock()
-        while True:
+        while not self._is_over.is_set():
             try:
                 line, _ = self._listener.accept()
-            except OSError as error:
-                if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ECONNABORTED}:
-                    return
-                clock.sleep(1.0)  # no descriptors are left: some come back
+            except ConnectionAbortedError:
+                continue
+            except OSError:  # it is over, or descriptors or memory are short, which passes
+                self._is_over.wait(FULL_S)
                 continue
             if not self._room.acquire(blocking=False):
                 line.close()  # the other side tries again
                 continue
-            threading.Thread(target=self._answer, args=(line,), daemon=True).start()
+            try:
+                threading.Thread(target=self._answer, args=(line,), daemon=True).start()
+            except RuntimeError:  # the system gives no more threads now
+                self._room.release()
+                line.close()
 
     def _answer(self, line: socket.socket) -> None:
         try:
-            with line, suppress(OSError, _DamagedError):
+            with line, suppress(OSError, _DamagedError, CorruptDataError):
                 line.settimeout(SILENCE_S)
                 head = _received(line, _HEAD.size)
                 wire, size, body = _HEAD.unpack(head)
@@ -228,7 +236,7 @@ class StorageServer(Closeable):
             return True
 
     def _objects(self, folder: Path) -> Iterator[ObjectInfo]:
-        for found, folders, names in os.walk(folder):
+        for found, folders, names in os.walk(folder, onerror=_unless_gone):
             folders[:] = [name for name in folders if _PART.fullmatch(name)]
             for name in filter(_PART.fullmatch, names):
                 if (info := self._info(Path(found, name))) is not None:
@@ -254,6 +262,12 @@ class StorageServer(Closeable):
             return None
         name = path.relative_to(self._storage.parent).as_posix()
         return ObjectInfo(name, found.st_size, found.st_mtime)
+
+
+def _unless_gone(error: OSError) -> None:
+    """Let no folder pass for an empty one because the disk refuses to list it."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 class HostStorage(ObjectStorage):
@@ -299,6 +313,7 @@ class HostStorage(ObjectStorage):
         """Write an object to a new file."""
 
         def take(chunks: Iterable[bytes]) -> None:
+            path.unlink(missing_ok=True)  # of a try before this one, which came damaged
             Files(sync=False).write_new(path, chunks, durable=False)
 
         try:
@@ -343,13 +358,14 @@ class HostStorage(ObjectStorage):
             except (_DamagedError, ConnectionError, TimeoutError, socket.gaierror) as error:
                 why: Exception = error
             except OSError as error:
-                if error.errno not in {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN}:
+                if error.errno not in _UNREACHABLE:
                     raise
                 why = error
             if deadline.expired:
                 raise StorageAwayError(
                     f"the storage of the job on its driver's host, {served.host}:{served.port}, "
-                    f"does not answer: {why}; expected an answer in {self._patience_s:.0f} s",
+                    f"does not answer: {why}; expected an answer in {self._patience_s:.0f} s: "
+                    "see whether this host reaches that address, which is spark.driver.host",
                     file=name,
                 ) from why
             self._clock.sleep(PAUSE_S)
@@ -376,7 +392,7 @@ class HostStorage(ObjectStorage):
             head = _received(line, _ANSWER.size)
             status, length, body = _ANSWER.unpack(head)
             if length > MOST_ANSWER:
-                raise _DamagedError
+                raise _DamagedError("an answer arrived damaged, or is too long")
             said = _verified(line, head, length)
             if status == _OK:
                 if take is not None:
@@ -464,7 +480,7 @@ def _checked(line: socket.socket, size: int) -> Iterator[bytes]:
         digest.update(chunk)
         yield chunk
     if _SUM.unpack(_received(line, _SUM.size))[0] != digest.intdigest():
-        raise _DamagedError
+        raise _DamagedError("content arrived damaged, or could not be read to its end")
 
 
 def _received(line: socket.socket, size: int) -> bytes:

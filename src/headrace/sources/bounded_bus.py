@@ -2,8 +2,8 @@
 
 From settings to a fixed list: which files, split how; which days of a table; which offsets of a
 stream. The list is saved when a run begins (``listing``), so a run that is resumed reads the same.
-Logs at addresses
-elsewhere, such as topics of Kafka, stand for streams in the same way, and have no end.
+Logs at addresses elsewhere, such as topics of Kafka, stand for streams in the same way, and have no
+end.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -184,7 +184,8 @@ def build_context(
             "headrace doctor looks whether Java is as it must be"
         ) from error
     if not slots_only:
-        open_callbacks(context)
+        with suppress(UnavailableError):  # few queries need it, and those that do are refused
+            open_callbacks(context)
     return context
 
 

@@ -107,6 +107,9 @@ class ObjectStorageContract(ABC):
         assert sorted(one.name for one in other.objects(folder)) == [
             f"{folder}/{name}" for name in ("a", "b/2", "c/d/e")
         ]
+        storage.delete(f"{folder}/b/2")
+        assert other.entries(f"{folder}/b") == []
+        assert list(other.objects(f"{folder}/b")) == []
 
     def test_a_folder_is_not_what_its_name_begins(self, folder: str) -> None:
         """``ab`` is not below ``a``."""

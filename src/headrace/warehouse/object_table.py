@@ -8,10 +8,12 @@ tries again behind it. Readers follow the versions, so they see whole epochs.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -47,6 +49,7 @@ WRITE_S = 900.0
 ORPHAN_S = 3600.0
 """A file that no version names goes when it is older; a write of ``WRITE_S`` is begun again."""
 
+MARKED_AT_ONCE = 16
 TRIES = 100
 _FILES = Files(sync=False)
 
@@ -187,18 +190,21 @@ class DayMarks:
         return set(self._shown)
 
     def show(self, snapshot: Snapshot, days: set[str]) -> None:
-        """Bring the marks of days in line with a snapshot."""
-        for name in sorted(days):
-            path = self._place.root / folder_of(name) / MARK
-            day = snapshot.days.get(name)
-            if day is None or day.completed_ms is None:
-                if self._shown.pop(name, None) is not None:
-                    self._files.remove(path)
-                continue
-            content = mark_of(day)
-            if self._shown.get(name) != content:
-                self._files.replace(path, content)
-                self._shown[name] = content
+        """Bring the marks of days in line with a snapshot; at a start these are all days."""
+        with ThreadPoolExecutor(MARKED_AT_ONCE if len(days) > 1 else 1) as pool:
+            deque(pool.map(partial(self._show, snapshot), sorted(days)), maxlen=0)
+
+    def _show(self, snapshot: Snapshot, name: str) -> None:
+        path = self._place.root / folder_of(name) / MARK
+        day = snapshot.days.get(name)
+        if day is None or day.completed_ms is None:
+            if self._shown.pop(name, None) is not None:
+                self._files.remove(path)
+            return
+        content = mark_of(day)
+        if self._shown.get(name) != content:
+            self._files.replace(path, content)
+            self._shown[name] = content
 
 
 class ObjectTableReceiver(TableReceiver):
@@ -261,7 +267,10 @@ class ObjectTableReceiver(TableReceiver):
     def _alone(self) -> Iterator[None]:
         """Look for a newer driver; of two that commit, the version decides."""
         with self._answering():
-            self._files.check()
+            try:
+                self._files.check()
+            except FileNotFoundError as error:
+                raise self._gone() from error
             self._begun = Deadline(self._clock, WRITE_S)
             yield
 
@@ -312,9 +321,12 @@ class ObjectTableReceiver(TableReceiver):
             return held
         found = self._place.read()
         if found is None:
-            raise ReceiverAwayError(f"table {address_of(self._place.root)} is gone; put it back")
+            raise self._gone()
         self._learn(found)
         return found
+
+    def _gone(self) -> ReceiverAwayError:
+        return ReceiverAwayError(f"table {address_of(self._place.root)} is gone; put it back")
 
     def _tidy(self, snapshot: Snapshot) -> None:
         """Remove files that no version names, once nobody can be about to name them."""

@@ -578,6 +578,11 @@ class TableReceiver(Receiver):
             on_step()
             self._clock.sleep(LISTED_S)
 
+    def leave(self) -> None:
+        """Give back the right to change the table, where it was not taken for a driver."""
+        with suppress(OSError):  # else the next driver takes it away
+            self._files.leave()
+
     def _merged(self, held: Snapshot, merges: Sequence[FileCompaction]) -> Snapshot:
         if not merges:
             return held

@@ -23,7 +23,7 @@ from headrace.warehouse.object_table import (
     refuse_delta,
 )
 from headrace.warehouse.receiver import TableReceiver
-from headrace.warehouse.snapshot import existing_snapshot
+from headrace.warehouse.snapshot import TableLocation, existing_snapshot
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,15 @@ class TableSink(DailyTable):
         """Take the table, which is made when it is missing."""
         if self.form == "delta":
             return DeltaReceiver(Path(self.folder), self, site)
-        place = location_of(Path(self.folder))
-        if isinstance(place, ObjectTableLocation):
-            return ObjectTableReceiver(place, self, self.aims, site)
-        return TableReceiver(place, self, self.aims, site)
+        return _receiver(location_of(Path(self.folder)), self, self.aims, site)
+
+
+def _receiver(
+    place: TableLocation, table: DailyTable, aims: FileSizeTargets, site: SinkSite
+) -> TableReceiver:
+    if isinstance(place, ObjectTableLocation):
+        return ObjectTableReceiver(place, table, aims, site)
+    return TableReceiver(place, table, aims, site)
 
 
 def table_sink(table: DailyTable, settings: Settings) -> TableSink:
@@ -131,6 +136,8 @@ def _compact(
     held = existing_snapshot(place)
     table = DailyTable(folder.name, held.time, held.order)
     site = SinkSite(held.job, held.operator, held.schema, clock, files)
-    if isinstance(place, ObjectTableLocation):
-        return ObjectTableReceiver(place, table, aims, site).compact(on_step)
-    return TableReceiver(place, table, aims, site).compact(on_step)
+    receiver = _receiver(place, table, aims, site)
+    try:
+        return receiver.compact(on_step)
+    finally:
+        receiver.leave()

@@ -212,7 +212,8 @@ def _root(folder: str | PathLike[str]) -> Path:
     if "://" not in text:
         return Path(folder)
     own = os.environ.get("HEADRACE_STATE_DIR")
-    return local_path(Address.read(text), Path(own) if own else Path.home() / ".cache" / "headrace")
+    kept = Path(own).absolute() if own else Path.home() / ".cache" / "headrace"
+    return local_path(Address.read(text), kept)
 
 
 def _local(path: Path) -> Path:

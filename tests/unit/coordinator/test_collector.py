@@ -62,10 +62,14 @@ def test_the_state_of_a_running_job_stays(driver: TestDriver) -> None:
 
 
 def test_a_removed_job_goes_after_a_while(driver: TestDriver) -> None:
+    """And with it what is cached of its storage on the disk of its driver's host."""
     driver.crash()
     shutil.rmtree(driver.storage)
+    cached = driver.state_dir(0) / "_remote" / "host" / "there" / "counted"
+    (cached / "segment").mkdir(parents=True)
     assert later(driver) == ["counted"]
     assert not (driver.state_dir(0) / "counted").exists()
+    assert not cached.exists()
     assert later(driver) == []
 
 

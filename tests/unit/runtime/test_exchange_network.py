@@ -101,6 +101,7 @@ def test_servers_end_with_their_disks(hosts: Hosts) -> None:
     for number in range(HOSTS):
         shutil.rmtree(hosts.disk(number), ignore_errors=True)
     until(lambda: not any(map(is_alive, servers)), "servers to end")
+    until(lambda: not any(Path(f"/proc/{one}").exists() for one in servers), "no zombies")
 
 
 def test_each_host_reads_the_rows_of_its_groups_in_the_order_of_files(hosts: Hosts) -> None:

@@ -70,6 +70,18 @@ def test_a_server_that_is_gone_is_a_storage_that_is_away(server: StorageServer) 
         asking(server.served, 0.2).get("contract/a")
 
 
+def test_a_server_outlives_a_moment_without_threads(server: StorageServer) -> None:
+    storage = asking(server.served)
+    storage.put("contract/a", b"x")
+    size = threading.stack_size(1 << 47)  # more than a process can have
+    try:
+        with pytest.raises(StorageAwayError, match="does not answer"):
+            asking(server.served, 0.1).get("contract/a")
+    finally:
+        threading.stack_size(size)
+    assert storage.get("contract/a") == b"x"
+
+
 class _Between:
     """Passes bytes on to a server, and breaks connections off or changes bytes on their way."""
 
@@ -112,7 +124,9 @@ class _Between:
                 one.shutdown(socket.SHUT_RDWR)
 
 
-def test_lost_answers_do_not_lose_or_double_what_was_created(server: StorageServer) -> None:
+def test_lost_answers_do_not_lose_or_double_what_was_created(
+    server: StorageServer, tmp_path: Path
+) -> None:
     """Each name is created by the one call that says so, however often it had to ask."""
     between = _Between(server.served, random.Random(3))
     try:
@@ -122,6 +136,8 @@ def test_lost_answers_do_not_lose_or_double_what_was_created(server: StorageServ
             assert storage.put_new(f"contract/{number}", data)
             assert safe.get(f"contract/{number}") == data
             assert storage.get(f"contract/{number}") == data
+            storage.get_file(f"contract/{number}", tmp_path / str(number))
+            assert (tmp_path / str(number)).read_bytes() == data
             assert not storage.put_new(f"contract/{number}", b"other")
         assert between.left == 0
     finally:
