@@ -6,6 +6,7 @@ Whatever shares streams here has nothing in common but the bucket: each bus has 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -374,6 +375,26 @@ def test_an_append_whose_answer_is_lost_is_there_once(
         assert answer == Appended(number, number + 1, False)
         assert proxy.done
     assert ids(hosts.open().stream("one")) == [0, 1, 2]
+
+
+def test_lists_that_lag_hide_and_double_no_stream(hosts: Hosts, proxy: FaultyProxy) -> None:
+    """Hosts that create, open and remove it see lists of before, of what is gone as well."""
+    rng, made = random.Random(2), 0
+
+    def choose(method: str, path: str) -> Fault | None:
+        is_list = method == "GET" and "list-type" in path
+        return "old answer" if is_list and rng.random() < 0.5 else None
+
+    proxy.choose = choose
+    for number in range(9):
+        stream = hosts.open().create(ONE, exist_ok=True)
+        assert ids(stream) == list(range(made))
+        stream.append(0, rows(made, 1))
+        made += 1
+        if number % 3 == 2:
+            hosts.buses[0].remove("one")
+            made = 0
+    assert len(proxy.done) > 9
 
 
 def test_an_address_opens_the_streams_of_a_bucket(
