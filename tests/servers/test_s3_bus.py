@@ -10,12 +10,14 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.contract.test_readable_logs import SPEC as LOG_SPEC
 from tests.contract.test_readable_logs import StreamContract
 from tests.support.cli import done
+from tests.support.processes import until
 from tests.support.s3_proxy import Fault, FaultyProxy
 from tests.support.servers import S3Server
 from tests.support.storages import forget_storages, new_name
@@ -38,7 +40,7 @@ from headrace.clock import Clock
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.objects import open_storage
 from headrace.remote import bound_caches, on_host
-from headrace.testing import call_at
+from headrace.testing import ManualClock, call_at
 from headrace.testing.bus_contract import BusContract, CompactionContract
 from headrace.testing.bus_suite import (
     ME,
@@ -259,6 +261,30 @@ def test_what_is_trimmed_goes_from_the_bucket(hosts: Hosts) -> None:
     sealed(stream)
     assert reader.begins()[0] > begin
     assert ids(reader)[-1] == 47
+
+
+@pytest.mark.parametrize("limits", [{"retain_ms": 5_000}, {"retain_bytes": 2_000}])
+def test_those_who_append_drop_what_need_not_be_kept(
+    hosts: Hosts, tmp_path: Path, limits: dict[str, Any]
+) -> None:
+    """By age and by bytes, without anybody who asks; its objects go as well."""
+    clock = ManualClock(1_000_000)
+    with ObjectBus(root_in(tmp_path / "own", hosts.name), SMALL, clock=clock) as bus:
+        stream = bus.create(ONE)
+        stream.configure(**limits)
+        for number in range(40):
+            stream.append(0, rows(number, 1))
+            clock.advance(1_000)
+        until(lambda: stream.begins()[0] > 20, "retention")
+        found = ids(hosts.open().stream("one"))
+        assert found == list(range(found[0], 40))
+        assert found[0] > 20
+        until(lambda: len(hosts.objects("rows")) < 30, "objects to go")
+        if "retain_ms" in limits:
+            clock.advance(10_000)
+            assert stream.trim(0) == 40
+            stream.append(0, rows(40, 1))
+            assert ids(hosts.open().stream("one")) == [40]
 
 
 def test_a_hold_that_comes_late_stops_a_compaction(hosts: Hosts) -> None:
