@@ -1,8 +1,8 @@
 """Object storage: what a job's storage needs of S3, GCS, Azure or HDFS, and nothing more.
 
-``ObjectStorage`` is the contract, which ``headrace.testing.ObjectStorageContract`` checks. Who
-implements it is a plug-in, found by the scheme of an address; ``headrace.remote`` puts a job's
-files there.
+``ObjectStorage`` is the contract; ``headrace.testing.object_storage_contract`` has a suite that
+checks it. Who implements it is a plug-in, found by the scheme of an address; ``headrace.remote``
+puts a job's files there.
 
 An object is written whole, once, under a name; a name is taken by ``put_new`` alone, which one of
 all that try wins. What a call has returned from is durable and seen by all calls that begin later.

@@ -6,15 +6,18 @@ Whatever shares streams here has nothing in common but the bucket: each bus has 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.contract.test_readable_logs import SPEC as LOG_SPEC
 from tests.contract.test_readable_logs import StreamContract
 from tests.support.cli import done
+from tests.support.processes import until
 from tests.support.s3_proxy import Fault, FaultyProxy
 from tests.support.servers import S3Server
 from tests.support.storages import forget_storages, new_name
@@ -37,7 +40,7 @@ from headrace.clock import Clock
 from headrace.errors import InvalidInputError, UnavailableError
 from headrace.objects import open_storage
 from headrace.remote import bound_caches, on_host
-from headrace.testing import call_at
+from headrace.testing import ManualClock, call_at
 from headrace.testing.bus_contract import BusContract, CompactionContract
 from headrace.testing.bus_suite import (
     ME,
@@ -260,6 +263,30 @@ def test_what_is_trimmed_goes_from_the_bucket(hosts: Hosts) -> None:
     assert ids(reader)[-1] == 47
 
 
+@pytest.mark.parametrize("limits", [{"retain_ms": 5_000}, {"retain_bytes": 2_000}])
+def test_those_who_append_drop_what_need_not_be_kept(
+    hosts: Hosts, tmp_path: Path, limits: dict[str, Any]
+) -> None:
+    """By age and by bytes, without anybody who asks; its objects go as well."""
+    clock = ManualClock(1_000_000)
+    with ObjectBus(root_in(tmp_path / "own", hosts.name), SMALL, clock=clock) as bus:
+        stream = bus.create(ONE)
+        stream.configure(**limits)
+        for number in range(40):
+            stream.append(0, rows(number, 1))
+            clock.advance(1_000)
+        until(lambda: stream.begins()[0] > 20, "retention")
+        found = ids(hosts.open().stream("one"))
+        assert found == list(range(found[0], 40))
+        assert found[0] > 20
+        until(lambda: len(hosts.objects("rows")) < 30, "objects to go")
+        if "retain_ms" in limits:
+            clock.advance(10_000)
+            assert stream.trim(0) == 40
+            stream.append(0, rows(40, 1))
+            assert ids(hosts.open().stream("one")) == [40]
+
+
 def test_a_hold_that_comes_late_stops_a_compaction(hosts: Hosts) -> None:
     """Its rows are written and about to count, on a host that has not seen the hold."""
     stream = hosts.open().create(PRICES)
@@ -374,6 +401,26 @@ def test_an_append_whose_answer_is_lost_is_there_once(
         assert answer == Appended(number, number + 1, False)
         assert proxy.done
     assert ids(hosts.open().stream("one")) == [0, 1, 2]
+
+
+def test_lists_that_lag_hide_and_double_no_stream(hosts: Hosts, proxy: FaultyProxy) -> None:
+    """Hosts that create, open and remove it see lists of before, of what is gone as well."""
+    rng, made = random.Random(2), 0
+
+    def choose(method: str, path: str) -> Fault | None:
+        is_list = method == "GET" and "list-type" in path
+        return "old answer" if is_list and rng.random() < 0.5 else None
+
+    proxy.choose = choose
+    for number in range(9):
+        stream = hosts.open().create(ONE, exist_ok=True)
+        assert ids(stream) == list(range(made))
+        stream.append(0, rows(made, 1))
+        made += 1
+        if number % 3 == 2:
+            hosts.buses[0].remove("one")
+            made = 0
+    assert len(proxy.done) > 9
 
 
 def test_an_address_opens_the_streams_of_a_bucket(

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.sim.world import World, make_job
+from tests.sim.world import EPOCH, World, make_job
 from tests.support.jobs import Count
 from tests.support.s3_proxy import Fault, FaultyProxy
 from tests.support.servers import S3Server, free_port
-from tests.support.storages import forget_storages, new_name
+from tests.support.storages import forget_storages, give_up_soon, new_name, objects_of
 
 import headrace as hr
 from headrace.cloud.storage import CloudStorage
 from headrace.errors import InvalidInputError
 from headrace.objects import StorageAwayError
-from headrace.testing import TestDriver
+from headrace.testing import FAULT_POINTS, TestDriver
 
 
 @pytest.fixture
@@ -33,16 +33,20 @@ def proxy(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyProxy
     made.close()
 
 
-@pytest.mark.parametrize("fault", ["lose request", "lose answer", "cut body", "unavailable"])
+@pytest.mark.parametrize(
+    "fault", ["lose request", "lose answer", "late answer", "cut body", "unavailable"]
+)
 def test_a_create_whose_answer_is_lost_is_known_to_be_ones_own(
-    proxy: FaultyProxy, fault: Fault
+    proxy: FaultyProxy, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the server has it or not, once or three times: true, and the object is there."""
+    if fault == "late answer":
+        monkeypatch.setattr("headrace.cloud.storage.REQUEST_S", 0.5)
     storage, name = CloudStorage("s3", "tests"), f"{new_name()}/a"
     assert storage.put_new(f"{name}-first", b"x")
     proxy.once(fault, "PUT", name, times=3)
     assert storage.put_new(name, b"mine" * 1000)
-    assert len(proxy.done) == 3 or fault == "lose answer"
+    assert len(proxy.done) == (1 if fault == "late answer" else 3)
     assert storage.get(name) == b"mine" * 1000
 
 
@@ -81,6 +85,11 @@ def test_a_wrong_login_says_which_variables_to_set(
         CloudStorage("s3", s3.bucket).put("a", b"x")
 
 
+def test_what_is_missing_is_named(s3: S3Server) -> None:
+    with pytest.raises(FileNotFoundError, match="no such object: 's3://tests/nothing'"):
+        CloudStorage("s3", s3.bucket).get("nothing")
+
+
 def test_a_storage_that_is_away_is_told(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
     storage = CloudStorage("s3", s3.bucket, patience_s=0.5)
@@ -89,16 +98,19 @@ def test_a_storage_that_is_away_is_told(s3: S3Server, monkeypatch: pytest.Monkey
             storage.put(name, b"x")
 
 
-class Careless(CloudStorage):
-    """A storage that ignores the condition of a put, as some servers do."""
-
-    def _put_once(self, name: str, data: bytes, token: str) -> None:
-        self.put(name, data)
-
-
-def test_a_storage_without_conditional_puts_is_refused(s3: S3Server) -> None:
-    with pytest.raises(InvalidInputError, match="could commit the same epoch; use S3 itself"):
-        Careless("s3", s3.bucket).put_new(f"{new_name()}/a", b"x")
+@pytest.mark.parametrize("fault", ["no condition", "not implemented"])
+def test_a_storage_without_conditional_puts_is_refused(
+    proxy: FaultyProxy, address: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that ignores the condition, or does not know it: by its name, before a job is there."""
+    proxy.choose = lambda method, path: fault if "/.probe-" in path else None
+    give_up_soon(monkeypatch)
+    with TestDriver(counting, storage=address) as driver:
+        driver.create("events", {"id": pa.int64()})
+        with pytest.raises(InvalidInputError, match="commit the same epoch; use S3 itself") as said:
+            driver.start()
+    assert str(said.value).startswith("storage s3://tests does not refuse to create an object")
+    assert not [name for name in objects_of(address) if "/plans/" not in name]
 
 
 def test_a_job_loses_nothing_over_a_bad_line(proxy: FaultyProxy, address: str) -> None:
@@ -121,6 +133,32 @@ def test_a_job_loses_nothing_over_a_bad_line(proxy: FaultyProxy, address: str) -
         driver.finish()
         world.check()
     assert len(proxy.done) > 20
+
+
+def test_lists_that_lag_lose_and_double_nothing(proxy: FaultyProxy, address: str) -> None:
+    """Every other list is of before, while steps of epochs are the last of a process."""
+    rng, lock = random.Random(3), threading.Lock()
+
+    def choose(method: str, path: str) -> Fault | None:
+        with lock:
+            is_list = method == "GET" and "list-type" in path
+            return "old answer" if is_list and rng.random() < 0.5 else None
+
+    points = [one for one in FAULT_POINTS if one.startswith(EPOCH)][::4]
+    job, bus = make_job("rocksdb", "columnar", small=True), address.replace("/jobs", "/bus")
+    with TestDriver(job, tasks=3, hosts=2, max_rows=60, storage=address, bus=bus) as driver:
+        world, died = World(driver, random.Random(7)), 0
+        proxy.choose = choose
+        for number, point in enumerate(points):
+            world.feed(20)
+            died += driver.advance_with_crash(point)
+            if number % 3 == 0:
+                driver.crash(lose_hosts=(0, 1))
+        driver.finish()
+        proxy.choose = lambda method, path: None
+        world.check()
+    assert died > len(points) // 2
+    assert len(proxy.done) > 100
 
 
 @hr.job("counting")
@@ -162,6 +200,37 @@ def test_requests_of_an_epoch_are_of_slots_and_not_of_tasks(
         "HEAD fence": 1,
         "GET output": 1,
         "GET generations": 1,
+    }
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_requests_of_streams_in_an_epoch(partitions: int, proxy: FaultyProxy, address: str) -> None:
+    """As the guide has them: of an input, and of an output with rows for two partitions."""
+    asked: Counter[str] = Counter()
+
+    def count(method: str, path: str) -> Fault | None:
+        _, is_stream, rest = path.partition("/bus/streams/")
+        if is_stream:
+            asked[f"{method} {rest.split('/')[0]}"] += 1
+        elif "fences" in path:
+            asked["LIST fences"] += 1
+        return None
+
+    bus = address.replace("/jobs", "/bus")
+    with TestDriver(counting, tasks=2, slots=2, hosts=2, storage=address, bus=bus) as driver:
+        driver.create("events", {"id": pa.int64()}, partitions=partitions)
+        for _ in range(3):
+            for partition in range(partitions):
+                driver.feed("events", [{"id": n} for n in range(300)], partition)
+            asked.clear()
+            proxy.choose = count
+            driver.advance()
+            proxy.choose = lambda method, path: None
+    assert asked == {
+        "PUT counts": 2,
+        "LIST fences": 2,
+        "GET counts": 6,
+        "GET events": 13 if partitions == 1 else 21,
     }
 
 

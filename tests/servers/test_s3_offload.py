@@ -222,6 +222,25 @@ def test_what_is_dropped_is_gone_from_the_storage(place: Place) -> None:
         assert everything(bus.create(ONE)) == []
 
 
+@pytest.mark.parametrize("limits", [{"retain_ms": 60_000}, {"retain_bytes": 12_000}])
+def test_retention_takes_moved_segments(place: Place, limits: dict[str, Any]) -> None:
+    clock = ManualClock(1_000_000)
+    with FileBus(place.folder, place.options, clock=clock) as bus:
+        stream = bus.create(ONE)
+        stream.configure(local_retain_bytes=1, **limits)
+        filled(stream, 20)
+        moved(bus)
+        before = place.far
+        clock.advance(70_000)
+        filled(stream, 20, 20)
+        moved(bus)
+        begin = stream.begins()[0]
+        assert begin >= 900
+        assert place.far
+        assert not set(place.far) & {name for name in before if int(name[:20]) < begin}
+        assert [row["id"] for row in rows_from(stream, begin)] == list(range(begin, 2000))
+
+
 def test_compacted_rows_of_moved_segments_stay(place: Place) -> None:
     with place.open() as bus:
         stream = bus.create(PRICES)

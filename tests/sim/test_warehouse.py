@@ -132,6 +132,25 @@ def test_which_rows_are_late_does_not_depend_on_epochs(
             assert refused == len(driver.output("history.dead"))
 
 
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_jobs_streams_and_tables_in_folders_by_address(tmp_path: Path, form: str) -> None:
+    """As in the folders of the home, which has none of them then."""
+    own = {name: tmp_path / name for name in ("jobs", "bus", "tables")}
+    at = {name: f"file://{folder}" for name, folder in own.items()}
+    with TestDriver(job(format=form), tasks=2, storage=at["jobs"], bus=at["bus"]) as driver:
+        settle(driver, address=at["tables"])
+        driver.create("in", COLUMNS, partitions=1, key=["user"])
+        feed = Feed(driver)
+        feed.add([1, 2, 30])
+        driver.advance_with_crash("commit.published")
+        feed.add([31, 3])
+        driver.finish()
+        assert sorted(plain(own["tables"] / "events")["number"].to_list()) == list(range(5))
+        assert (own["jobs"] / "history" / "manifests").is_dir()
+        assert (own["bus"] / "streams" / "in").is_dir()
+        assert not set(own) & {path.name for path in driver.home.iterdir()}
+
+
 @given(
     hours=st.lists(st.integers(0, 100), max_size=60),
     cuts=st.lists(st.integers(1, 20), max_size=12),

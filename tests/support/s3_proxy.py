@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -10,9 +11,22 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-Fault = Literal["lose request", "lose answer", "cut body", "unavailable"]
+Fault = Literal[
+    "lose request",
+    "lose answer",
+    "late answer",
+    "cut body",
+    "unavailable",
+    "no condition",
+    "not implemented",
+    "old answer",
+]
+"""Late: when nobody waits any more. Old: as the server answered the same question before. No
+condition: a create of what is there is said to be done."""
 Choose = Callable[[str, str], Fault | None]
 """What to do to a request, by its method and path; ``None``: pass it on."""
+
+LATE_S = 10.0
 
 
 class FaultyProxy:
@@ -26,7 +40,7 @@ class FaultyProxy:
         proxy = self
 
         class Handler(_Handler):
-            upstream, chosen = port, staticmethod(proxy._choose)
+            upstream, chosen, answers = port, staticmethod(proxy._choose), {}
 
         self.choose: Choose = lambda method, path: None
         self.done: list[tuple[Fault, str, str]] = []
@@ -61,8 +75,10 @@ class FaultyProxy:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     upstream: int
     chosen: Any
+    answers: dict[str, tuple[int, list[tuple[str, str]], bytes]]
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""
@@ -74,15 +90,23 @@ class _Handler(BaseHTTPRequestHandler):
             self._hang_up()
         elif fault == "unavailable":
             self._answer(503, [("Content-Type", "text/plain")], b"slow down")
+        elif fault == "not implemented":
+            self._answer(501, [], b"<Error><Code>NotImplemented</Code></Error>")
         elif fault == "cut body":
             self._send_half(body)
             self._hang_up()
         else:
-            status, headers, data = self._forwarded(body)
-            if fault == "lose answer":
+            found = self._forwarded(body)
+            if fault == "no condition" and found[0] == 412:
+                found = 200, [("ETag", '"any"')], b""
+            question = f"{self.command} {self.path}"
+            before, self.answers[question] = self.answers.get(question, found), found
+            if fault == "late answer":
+                select.select([self.connection], [], [], LATE_S)
+            if fault in {"lose answer", "late answer"}:
                 self._hang_up()
             else:
-                self._answer(status, headers, data)
+                self._answer(*(before if fault == "old answer" else found))
 
     def _forwarded(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = http.client.HTTPConnection("127.0.0.1", self.upstream, timeout=60)

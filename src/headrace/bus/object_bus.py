@@ -147,6 +147,8 @@ class ObjectBus(StoredBus):
         settings = self._objects.settings(there)
         try:
             return ObjectStream(self, there, settings)
+        except FileNotFoundError:
+            return None  # taken away since it was listed: another of its name is older
         except Exception:
             if not settings.is_removed:
                 raise

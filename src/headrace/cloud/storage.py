@@ -218,9 +218,11 @@ class CloudStorage(ObjectStorage):
         errors = self._errors
         try:
             return act()
-        except (HeadraceError, FileNotFoundError):
+        except HeadraceError:
             raise
-        except errors.NotFoundError as error:
+        except (errors.NotFoundError, FileNotFoundError) as error:
+            if getattr(error, "errno", None) is not None:  # of a file of this host
+                raise
             raise FileNotFoundError(2, "no such object", f"{self._address}/{name}") from error
         except (errors.AlreadyExistsError, errors.PreconditionError) as error:
             raise FileExistsError(17, "object exists", f"{self._address}/{name}") from error

@@ -6,6 +6,7 @@ tree.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from headrace.config.fields import Section, UnfitError, read_tables, setting
 from headrace.durations import duration_ms, duration_text, moment_ms
 from headrace.errors import InvalidInputError
 from headrace.objects import Address
+from headrace.remote import local_path
 
 MIB = 1 << 20
+_FILE = "file:"
 
 
 def absolute(path: object) -> object:
@@ -239,15 +242,33 @@ def storage_address(value: object) -> object:
         raise UnfitError(error.message) from error
 
 
+def place_address(value: object) -> object:
+    """Return an address as of ``storage_address``, or ``file:`` with the path of a folder."""
+    if not isinstance(value, str) or not value.startswith(_FILE):
+        return storage_address(value)
+    path = Path(value.removeprefix(_FILE).removeprefix("//"))
+    if not path.is_absolute():
+        raise UnfitError(f"{value!r} is no folder; expected file:///PATH, from the root on")
+    return f"{_FILE}//{os.path.normpath(path)}"
+
+
+def place_of(address: str, state_dir: Path) -> Path:
+    """Return the folder of an address as of ``place_address``, or what stands for it here."""
+    if address.startswith(_FILE):
+        return Path(address.removeprefix(f"{_FILE}//"))
+    return local_path(Address.read(address), state_dir)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BusSettings(Section):
     """Where streams are, and how they are written."""
 
     address: str = setting(
         "",
-        read=storage_address,
-        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, which all "
-        "hosts reach, for all streams of the home; empty: the folder bus, below home",
+        read=place_address,
+        description="`s3://BUCKET/PREFIX`, `gs://`, `az://` or `hdfs://` likewise, or "
+        "`file:///PATH`, which all hosts reach, for all streams of the home; empty: the folder "
+        "bus, below home",
     )
     fsync: Literal["always", "interval", "never"] = setting(
         "always",
@@ -299,9 +320,9 @@ class WarehouseSettings(Section):
     )
     address: str = setting(
         "",
-        read=storage_address,
-        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, for all "
-        "tables; empty: the folder",
+        read=place_address,
+        description="`s3://BUCKET/PREFIX`, `gs://`, `az://` or `hdfs://` likewise, or "
+        "`file:///PATH`, for all tables; empty: the folder",
     )
     file_bytes: int = setting(
         128 * MIB,

@@ -28,13 +28,13 @@ from headrace.config.sections import (
     TracingSettings,
     WarehouseSettings,
     absolute,
+    place_address,
+    place_of,
     read_start,
     spark_texts,
-    storage_address,
 )
 from headrace.errors import InvalidInputError
-from headrace.objects import Address
-from headrace.remote import bound_caches, local_path
+from headrace.remote import bound_caches, is_remote
 
 OPEN_KEY = "spark.conf."  # everything below it belongs to Spark and is not checked here
 
@@ -307,9 +307,9 @@ class StorageSettings(Section):
 
     address: str = setting(
         "",
-        read=storage_address,
-        description="`s3://BUCKET/PREFIX`, or `gs://`, `az://` or `hdfs://` likewise, which all "
-        "hosts of a job reach; empty: the folder jobs, below home",
+        read=place_address,
+        description="`s3://BUCKET/PREFIX`, `gs://`, `az://` or `hdfs://` likewise, or "
+        "`file:///PATH`, which all hosts of a job reach; empty: the folder jobs, below home",
     )
     cache_bytes: int = setting(
         4096 * MIB,
@@ -455,7 +455,7 @@ class Settings(Section):
                 f"such as {other}/jobs and {other}/bus"
             )
         far = self.bus.offload_address
-        if far and other:
+        if far and is_remote(self.bus_dir):
             raise InvalidInputError(
                 f"bus.offload_address is {far}, and bus.address is {other}: streams in an object "
                 "storage have no files to move; set one of the two"
@@ -497,14 +497,14 @@ class Settings(Section):
     def bus_dir(self) -> Path:
         """Streams: a folder, or what stands for ``bus.address`` on this host."""
         if self.bus.address:
-            return local_path(Address.read(self.bus.address), self.state_dir)
+            return place_of(self.bus.address, self.state_dir)
         return self.home / "bus"
 
     @property
     def jobs_dir(self) -> Path:
         """What the driver and all hosts of a job share; one folder a job."""
         if self.storage.address:
-            return local_path(Address.read(self.storage.address), self.state_dir)
+            return place_of(self.storage.address, self.state_dir)
         return self.home / "jobs"
 
     @property
@@ -516,7 +516,7 @@ class Settings(Section):
     def warehouse_dir(self) -> Path:
         """Tables that jobs write by day: a folder, or what stands for an address on this host."""
         if self.warehouse.address:
-            return local_path(Address.read(self.warehouse.address), self.state_dir)
+            return place_of(self.warehouse.address, self.state_dir)
         return self.warehouse.dir or self.home / "warehouse"
 
     @property

@@ -372,6 +372,8 @@ class Submission:
         if self.master.is_here:
             own["spark.driver.extraJavaOptions"] = java_options(self.log_file)
         own[f"spark.executorEnv.{PACKED}"] = "1"
+        if self.master.kind is Kind.KUBERNETES:
+            del own["spark.ui.port"]  # a pod declares it, and must not declare 0
         if self.master.kind is Kind.YARN:
             # Names of sockets have 107 bytes at most; a container's own folder takes more.
             own["spark.python.unix.domain.socket.enabled"] = "false"

@@ -75,7 +75,7 @@ def _receiver(
 
 def table_sink(table: DailyTable, settings: Settings) -> TableSink:
     """Return the sink of a table in the warehouse of the settings."""
-    if settings.warehouse.address:
+    if is_remote(settings.warehouse_dir):
         refuse_delta(table, settings.warehouse.address)
     own = {one.name: getattr(table, one.name) for one in fields(DailyTable)}
     folder = str(settings.warehouse_dir / table.name)

@@ -53,6 +53,24 @@ def test_streams_and_jobs_in_a_bucket_have_prefixes_of_their_own(tmp_path: Path)
             load_settings(None, [other, "bus.offload_address=s3://b/old"], {})
 
 
+def test_an_address_can_be_that_of_a_folder(tmp_path: Path) -> None:
+    """With one slash or three, in one form; older segments go to object storages alone."""
+    names = ("storage", "bus", "warehouse")
+    sets = [f"{name}.address=file://{tmp_path}/x/../{name}" for name in names]
+    settings = load_settings(None, [*sets, "bus.offload_address=s3://b/old"], {})
+    folders = (settings.jobs_dir, settings.bus_dir, settings.warehouse_dir)
+    assert folders == tuple(tmp_path / name for name in names)
+    assert settings.storage.address == f"file://{tmp_path}/storage"
+    assert load_settings(None, ["bus.address=file:/srv/bus"], {}).bus_dir == Path("/srv/bus")
+    for wrong, reason in {
+        "bus.address=file://srv/bus": "expected file:///PATH, from the root on",
+        "storage.address=file:jobs": "expected file:///PATH, from the root on",
+        "bus.offload_address=file:///srv/old": "no storage at 'file:///srv/old'; expected s3://",
+    }.items():
+        with pytest.raises(InvalidInputError, match=reason):
+            load_settings(None, [wrong], {})
+
+
 def test_a_setting_cannot_be_changed() -> None:
     with pytest.raises(FrozenInstanceError):
         JobSettings().tasks = 3  # type: ignore[misc]

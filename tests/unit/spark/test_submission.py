@@ -105,6 +105,18 @@ def test_a_driver_on_the_cluster_gets_its_settings_and_python_with_it(tmp_path: 
     assert conf["spark.python.unix.domain.socket.enabled"] == "false"
 
 
+@pytest.mark.parametrize("mode", ["client", "cluster"])
+def test_no_pod_of_kubernetes_declares_port_0(tmp_path: Path, mode: str) -> None:
+    """The API server refuses such a driver."""
+    conf = {IMAGE: "spark", UPLOADS: "s3a://bucket/folder"}
+    made = replace(
+        submission(tmp_path, "yarn"),
+        master=checked_master("k8s://https://host:6443", mode, conf, {}),
+        conf=conf,
+    )
+    assert not [name for name, value in made.spark_conf().items() if value == "0"]
+
+
 def test_a_driver_here_keeps_its_python_and_reads_settings_in_place(tmp_path: Path) -> None:
     made = submission(tmp_path, "spark://host:7077")
     command, conf = made.command("spark-submit"), made.spark_conf()
