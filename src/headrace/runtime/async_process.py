@@ -29,8 +29,8 @@ from headrace.runtime.async_calls import AsyncCalls, CallRow
 from headrace.runtime.async_loop import CallLoop, Owner
 from headrace.runtime.chunk import Chunk, Groups, Ints, OriginIds, from_exchange
 from headrace.runtime.context import NO_GROUP
-from headrace.runtime.dead_letters import Refused, from_record, to_record
-from headrace.runtime.node import Node
+from headrace.runtime.dead_letters import from_record, to_record
+from headrace.runtime.node import Node, Refused
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.runtime.process import ProcessNode
 from headrace.runtime.user_calls import SideOutputRouter, with_rare_gc
@@ -475,7 +475,7 @@ class SourceCallNode(ProcessNode):
             settle=self._settle,
         )
         self.answers: dict[MessageId, CallRow] = {}
-        self.feed: Callable[[], bool] = lambda: False
+        self.read_more: Callable[[], bool] = lambda: False
         self._backlog: deque[Chunk] = deque()
         self._asked: dict[int, deque[CallRow]] = {}
         self._identities = MessageIds()
@@ -503,7 +503,7 @@ class SourceCallNode(ProcessNode):
 
     def _refill(self) -> bool:
         if not self._backlog:
-            return self.feed()
+            return self.read_more()
         whole = self._backlog.popleft()
         identities = self._identities.of(whole)
         refusals = None if self.guard is None else RefusalCollector()

@@ -38,8 +38,7 @@ from headrace.records.evolution import cast_to_schema
 from headrace.records.keys import encode_columns
 from headrace.records.schema import normalise
 from headrace.runtime.chunk import Chunk, Ints
-from headrace.runtime.dead_letters import Refused
-from headrace.runtime.node import Node
+from headrace.runtime.node import Node, Refused
 from headrace.runtime.node_context import NodeContext
 from headrace.runtime.user_calls import (
     NO_LIMITS,

@@ -48,7 +48,7 @@ from headrace.graph.window_transforms import WindowFunction
 from headrace.plan.stages import CallLimits
 from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
 from headrace.runtime.chunk import Chunk, Ints
-from headrace.runtime.dead_letters import Guard, Refused, without
+from headrace.runtime.node import Guard, Refused, without
 
 _TICKS = 4
 _COLLECT_AFTER = 50_000
