@@ -6,10 +6,10 @@ plan of its own, with levels of its own; numbers and names of stages stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.graph.operator_base import StreamInfo
+from headrace.graph.operator_base import Flow, StreamInfo
 from headrace.graph.operators import (
     BUS,
     Input,
@@ -55,33 +55,50 @@ def carriers_of(graph: JobGraph) -> dict[str, str]:
 
 
 def through_bus(
-    exchange: Exchange,
-    via: str,
-    job: str,
+    exchanges: Iterable[Exchange],
+    graph: JobGraph,
     streams: Mapping[str, StreamInfo],
-    tasks: int,
+    tasks: Sequence[int],
     origins: tuple[str, ...],
-) -> Exchange:
-    """Return an exchange whose rows go through an internal stream.
+) -> list[Exchange]:
+    """Return exchanges of which some go through an internal stream, as the graph says.
 
     Args:
-        exchange: through files.
-        via: ``bus``, or the address of the log that carries the stream.
-        job: its name.
+        exchanges: through files.
+        graph: of the job.
         streams: those that exist; the internal stream keeps the partitions that it has.
-        tasks: of the receiving stage: the partitions of a new stream.
+        tasks: of each stage: those of the receiving one are the partitions of a new stream.
         origins: streams of the job's inputs, by number.
     """
-    stream = internal_stream_name(job, exchange.operator)
-    found = streams.get(stream)
-    return replace(
-        exchange,
-        schema=normalise_schema(exchange.schema),
-        stream=stream,
-        partitions=tasks if found is None else found.partitions,
-        origins=origins,
-        address="" if via == BUS else via,
-    )
+    names, carriers = internal_stream_names(graph), carriers_of(graph)
+
+    def placed(exchange: Exchange) -> Exchange:
+        stream = names.get(exchange.operator)
+        if stream is None:
+            return exchange
+        found = streams.get(stream)
+        return replace(
+            exchange,
+            schema=normalise_schema(exchange.schema),
+            stream=stream,
+            partitions=tasks[exchange.target_stage] if found is None else found.partitions,
+            origins=origins,
+            address=carriers.get(stream, ""),
+            combined=None,
+        )
+
+    return list(map(placed, exchanges))
+
+
+def waiting_columns(
+    operators: Mapping[str, Operator], flows: Mapping[str, Flow]
+) -> dict[str, set[str]]:
+    """Return the columns that rows keep in each internal stream: all, for they outlive the code."""
+    return {
+        operator.name: set(flows[operator.name].schema.names)
+        for operator in operators.values()
+        if isinstance(operator, PartitionBy) and operator.is_durable
+    }
 
 
 def check_parts(
