@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from headrace.bus.readable import is_address
+from headrace.config import FILE
+from headrace.errors import InvalidInputError
+from headrace.graph.diagnostics import carrier_mistakes
 from headrace.graph.operator_base import Flow, StreamInfo
 from headrace.graph.operators import (
     BUS,
@@ -52,6 +56,31 @@ def carriers_of(graph: JobGraph) -> dict[str, str]:
         for operator in graph.operators
         if isinstance(operator, PartitionBy) and operator.is_durable and operator.via != BUS
     }
+
+
+def with_carrier(operator: Operator, address: str) -> Operator:
+    """Return a ``partition_by`` whose rows pass by the topic of an address, or by the bus.
+
+    Args:
+        operator: the ``partition_by``.
+        address: of the topic, as a setting gives it; ``FILE``: the bus.
+
+    Raises:
+        InvalidInputError: it is neither, or cannot carry an internal stream.
+    """
+    assert isinstance(operator, PartitionBy)
+    where = f"setting outputs.{operator.name}.address"
+    if not is_address(address):
+        if address != FILE:
+            raise InvalidInputError(
+                f"{where} is {address!r}, but the stream between two parts of a job has a name of "
+                f"its own; expected {FILE} for the bus, or an address such as "
+                "kafka://HOST:9092/TOPIC"
+            )
+        return replace(operator, via=BUS)
+    if wrong := carrier_mistakes(address):
+        raise InvalidInputError(f"{where}: {'; '.join(wrong)}")
+    return replace(operator, via=address)
 
 
 def through_bus(
@@ -118,6 +147,18 @@ def check_parts(
             'with via="bus" what comes before it has epochs of its own, but meets what comes after '
             'it again in another partition_by: give that one via="bus" as well, or none',
         )
+
+
+def width_mistakes(stages: Sequence[Stage]) -> list[str]:
+    """Say which stages have tasks that the partitions of an internal stream cannot be dealt to."""
+    return [
+        f"stage {stage.name!r}: has {stage.tasks} tasks, which do not divide the {feed.partitions} "
+        f"partitions of {feed.stream!r} evenly; set job.tasks, or tasks= of partition_by, to a "
+        "divisor"
+        for stage in stages
+        for feed in stage.feeds
+        if feed.partitions % stage.tasks
+    ]
 
 
 def _check_carriers(
