@@ -426,7 +426,12 @@ class _Attempt:
     def _run_tasks(self, ready: list[_ReadyTask]) -> list[list[Reached]]:
         """Run the tasks one after the other, but their asynchronous calls all together."""
         if not self._is_calling:
-            return list(map(self._run_task, ready))
+            reached = []
+            for entry in ready:
+                read = self._feed(entry)
+                entry.runtime.advance(read.watermark, self._order.time_ms)
+                reached.append(read.reached)
+            return reached
         asking = {n: self._asking(entry) for n, entry in enumerate(ready) if entry.runtime.asking}
         fed = {n: self._feed(entry) for n, entry in enumerate(ready) if n not in asking}
         calls = [ask.calls for one in asking.values() for ask in one.asks]
@@ -465,11 +470,6 @@ class _Attempt:
             limits=self._plan.limits,
             guard=runtime.input_guards.get(wanted.operator),
         )
-
-    def _run_task(self, entry: _ReadyTask) -> list[Reached]:
-        fed = self._feed(entry)
-        entry.runtime.advance(fed.watermark, self._order.time_ms)
-        return fed.reached
 
     def _feed(self, entry: _ReadyTask, stops: ReadStops | None = None) -> _TaskInput:
         """Bring a task its rows, no further than ``stops`` say."""
