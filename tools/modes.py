@@ -21,9 +21,9 @@ from pathlib import Path
 CORE = ("plan", "runtime", "coordinator", "control", "sources", "bus", "standalone")
 MODES = {
     "parts joined by the bus": (
-        r"feeds|feed|internal_\w+|_?Internal\w+|JobGroup|group_state|part_folders|part_readers|"
+        r"feeds|feed|feed_operators|internal_\w+|_?Internal\w+|JobGroup|group_state|part_folders|part_readers|"
         r"split_parts|PART|job_of|carriers?_\w+|\w+_carrier\w*|Carried\w*|is_durable|PartsError|"
-        r"publish_marks|trim_internal\w*|JobGeneration"
+        r"publish_marks|trim_internal\w*|JobGeneration|make_sender|waiting_columns|through_bus"
     ),
     "copies and durability": (
         r"_?copier|\w*Copier|Backup\w*|backup\w*|is_backup|copy_of|durability|Durability|"
@@ -31,13 +31,14 @@ MODES = {
     ),
     "bounded inputs": (
         r"bounded|Bounded\w*|bounded_\w+|has_read_all|is_concluded|\w*bounded_run|"
-        r"ReadOnlyStream|ExternalStream|from_beginning|look_again"
+        r"ReadOnlyStream|ExternalStream|external_streams|from_beginning|look_again|BoundedRun"
     ),
     "dead letters": (
-        r"_?dead|dead_\w+|Dead(?!line)\w+|DEAD_\w+|has_dead_letters|_?letters|find_dead\w+"
+        r"_?dead|dead_\w+|Dead(?!line)\w+|DEAD_\w+|\w+_dead_letters|_?letters|find_dead\w+|"
+        r"letter_columns|make_guard|refused_to|on_error_text"
     ),
     "DataFrame inputs": (
-        r"FrameSource|SettingsFrame|FRAME_\w+|frame_stream|with_dataframes|leave_dataframes|"
+        r"FrameSource|SettingsFrame|FRAME_(?!ROWS)\w+|frame_stream|with_dataframes|leave_dataframes|"
         r"\w*dataframes?|FrameSettings|input_dataframe"
     ),
 }

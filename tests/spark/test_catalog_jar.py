@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.support.runs import World
 
-from headrace.spark import catalog, java_classes
+from headrace.spark import java_classes
 from headrace.spark.java_classes import JAR
 
 pytestmark = pytest.mark.spark
@@ -21,7 +21,7 @@ def test_a_catalog_that_cannot_be_loaded_is_a_warning_with_its_cause(
     monkeypatch.setattr(java_classes, "JAR", world.home / "none.jar")
     cause = r"\(java\.lang\.ClassNotFoundException: headrace\."
     with pytest.warns(UserWarning, match=cause) as told:
-        catalog.register_catalog(spark.newSession(), world.home)
+        java_classes.register_catalog(spark.newSession(), world.home)
     assert "use the option format('headrace')" in str(told[0].message)
 
 

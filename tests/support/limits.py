@@ -34,7 +34,7 @@ PLACES = {
     "join_flush_rows": "headrace.runtime.stream_join.FLUSH_ROWS",
     "join_send_rows": "headrace.runtime.stream_join.SEND_ROWS",
     "kept_plans": "headrace.coordinator.job_storage.KEPT_PLANS",
-    "letter_tries": "headrace.runtime.dead_letters.MOST_TRIES",
+    "letter_tries": "headrace.runtime.node.MOST_TRIES",
     "merge_chunk_rows": "headrace.state.compaction.CHUNK_ROWS",
     "merge_cost_bytes": "headrace.state.compaction_policy.FILE_COST_BYTES",
     "merge_fan_in": "headrace.state.compaction_policy.FAN_IN",

@@ -24,7 +24,7 @@ from headrace.control.driver_watch import DriverObservers
 from headrace.control.history import FOLDER, JobHistory
 from headrace.control.http_api import make_app
 from headrace.control.job_handle import DriverHandle
-from headrace.control.job_status import JobStatus, job_names, job_status
+from headrace.control.job_status import JobStatus, job_status
 from headrace.control.live_job import LiveJob
 from headrace.control.metrics import TABLE, metrics_text
 from headrace.control.server import ControlServer
@@ -34,6 +34,7 @@ from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.diagnosis import JobDiagnosis
 from headrace.coordinator.job_events import MERGING, RESUMED, JobEventFile
 from headrace.coordinator.job_group import JobGroup
+from headrace.coordinator.job_parts import job_names
 from headrace.coordinator.job_run import RunListeners
 from headrace.coordinator.leader_lease import DriverProcess
 from headrace.files import Files

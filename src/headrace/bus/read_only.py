@@ -170,6 +170,11 @@ class ExternalStream(DelegatedLog, ReadOnlyStream):
         self._log.note(reader, offsets)
 
 
+def external_streams(streams: Mapping[str, Stream]) -> dict[str, ExternalStream]:
+    """Return those of some streams that are logs elsewhere."""
+    return {name: one for name, one in streams.items() if isinstance(one, ExternalStream)}
+
+
 def skipping_bad_rows(
     stream: Stream, take: Callable[[int, bytes, InvalidInputError], None]
 ) -> Stream:

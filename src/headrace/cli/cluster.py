@@ -131,7 +131,7 @@ def _job(settings: Settings, name: str) -> _Job:
 
 def _jobs(settings: Settings) -> Iterator[_Job]:
     """Yield all jobs that can be read."""
-    from headrace.control.job_status import job_names
+    from headrace.coordinator.job_parts import job_names
     from headrace.errors import CorruptDataError
 
     for name in job_names(settings):

@@ -272,7 +272,8 @@ def check_bus(settings: Settings, bus: Bus) -> Finding:
 def check_jobs(settings: Settings, bus: Bus) -> Finding:
     """The manifests of all jobs can be read."""
     from headrace.clock import SystemClock
-    from headrace.control.job_status import job_names, job_status
+    from headrace.control.job_status import job_status
+    from headrace.coordinator.job_parts import job_names
 
     clock = SystemClock()
     jobs = [job_status(settings, name, bus, clock) for name in job_names(settings)]

@@ -34,11 +34,11 @@ from headrace.coordinator.commands import (
 )
 from headrace.coordinator.drain import commit_drain
 from headrace.coordinator.inspection.job_reader import JobReader
+from headrace.coordinator.job_parts import JobGeneration
 from headrace.coordinator.job_storage import DriverLock, JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.manifest_writer import (
     FencedManifestWriter,
-    JobGeneration,
     fenced_writer,
     generation_of,
 )

@@ -37,7 +37,6 @@ from headrace.coordinator.inspection.job_reader import JobReader
 from headrace.coordinator.job_events import EVENTS_FOLDER, JobEvent, event_text, job_events
 from headrace.coordinator.job_parts import group_state, part_folders
 from headrace.coordinator.job_storage import (
-    STORAGES,
     check_job_name,
     job_storages,
     newest_storage,
@@ -60,7 +59,6 @@ from headrace.coordinator.placement import StageTasks, assign_hosts
 from headrace.coordinator.watermarks import Now, input_watermark
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.plan.stages import PART
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 from headrace.sources.bounded_bus import saved_inputs
 
@@ -382,24 +380,6 @@ class JobStatus:
                 for name, size in _under(FOLLOWED_BYTES, counts).items()
             },
         )
-
-
-def job_names(settings: Settings) -> list[str]:
-    """Return the names of all jobs that have committed anything, sorted."""
-    folders = (settings.jobs_dir, settings.state_dir / STORAGES)
-    files = Files(sync=False)
-    return sorted(
-        {
-            name
-            for folder in folders
-            for name in files.names(folder)
-            if PART not in name and _has_epoch(files.names(folder / name / "manifests"))
-        }
-    )
-
-
-def _has_epoch(names: Sequence[str]) -> bool:
-    return any(name[:1].isdigit() for name in names)
 
 
 class _Part(NamedTuple):

@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from headrace.clock import Clock, Deadline
-from headrace.config import Durability
+from headrace.config import Durability, Settings
 from headrace.coordinator.catalog import load_catalog, save_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.epoch_records import BackupLag, EpochSummary
@@ -35,7 +35,7 @@ from headrace.coordinator.job_storage import (
     generation_of,
 )
 from headrace.coordinator.leader_lease import LEASE_S, RENEWALS, LeaderLease
-from headrace.coordinator.manifest import JobState, base_manifest, encode_manifest
+from headrace.coordinator.manifest import JobState, base_manifest, begin_lineage, encode_manifest
 from headrace.coordinator.recovery import RecoveryStalledError
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import (
@@ -700,6 +700,38 @@ def open_copier(context: JobContext) -> BackupCopier | None:
     state = settings.state
     stuck_s, notify = state.recovery_timeout_s, context.notify
     return BackupCopier(backup, state.durability, stuck_s, clock, notify)
+
+
+def settled_state(state: JobState, durability: str, clock: Clock) -> JobState | None:
+    """Return a state that says what is promised from now on; ``None``: it does so already.
+
+    One from a copy begins a lineage. What was committed after the copy is gone, but its outputs
+    may be out: those of the epochs to come must not pass for them.
+
+    Args:
+        state: that a driver continues from.
+        durability: what the setting says now.
+        clock: for the name of a lineage.
+    """
+    if not state.copy_of and state.durability == durability:
+        return None
+    settled = msgspec.structs.replace(state, durability=durability)
+    return begin_lineage(settled, clock.new_id()) if state.copy_of else settled
+
+
+def check_shared_storage(settings: Settings, job: str) -> None:
+    """Refuse a storage on the disk of one process where several are to share it.
+
+    Raises:
+        InvalidInputError: the job's storage would be there, with a copy in job_dir.
+    """
+    if Durability.parse(settings.state.durability).is_backup:
+        raise InvalidInputError(
+            f"state.durability is {settings.state.durability}, which keeps the job's "
+            "storage on the disk of one process; processes that share a job need "
+            "state.durability=epoch",
+            job=job,
+        )
 
 
 def _check_left(left: Path, root: Path, files: Files) -> None:

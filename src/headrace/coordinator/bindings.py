@@ -26,15 +26,13 @@ from headrace.config.outputs import split_output_key
 from headrace.coordinator.job_storage import JobStorage
 from headrace.errors import InvalidInputError
 from headrace.files import disk_error
-from headrace.graph.diagnostics import carrier_mistakes, name_mistake
-from headrace.graph.operator_base import BUS
+from headrace.graph.diagnostics import name_mistake
 from headrace.graph.operators import (
     Input,
     JobGraph,
     KeepForSink,
     Merge,
     Operator,
-    PartitionBy,
     Process,
     SendTo,
     SendToSink,
@@ -44,7 +42,7 @@ from headrace.graph.operators import (
 from headrace.graph.shared_stores import BroadcastSpec
 from headrace.graph.sinks import DailyTable
 from headrace.plan.flows import TableFile
-from headrace.plan.parts import STREAM_SUFFIX
+from headrace.plan.parts import STREAM_SUFFIX, internal_stream_names, with_carrier
 from headrace.plan.stages import MARK
 from headrace.records.schema import normalise
 from headrace.redaction import without_login
@@ -120,7 +118,7 @@ def with_placed_outputs(graph: JobGraph, settings: Settings) -> JobGraph:
     """
     sends = [one for one in graph.operators if isinstance(one, SendTo | SendToSink)]
     names = {_output_of(one) for one in sends} - {""}
-    between = {one.name for one in graph.operators if _is_between(one)} - names
+    between = internal_stream_names(graph).keys() - names
     asked = (
         split_output_key(key) for key, by in settings.sources.items() if by.startswith(ON_COMMAND)
     )
@@ -137,7 +135,7 @@ def with_placed_outputs(graph: JobGraph, settings: Settings) -> JobGraph:
     def placed(operator: Operator) -> Operator:
         if operator.name in between:
             given = settings.outputs.get(operator.name)
-            return operator if given is None else _carried(operator, given.address)
+            return operator if given is None else with_carrier(operator, given.address)
         is_sending = isinstance(operator, SendTo | SendToSink)
         given = settings.outputs.get(_output_of(operator)) if is_sending else None
         if given is None or isinstance(operator, KeepForSink):
@@ -145,27 +143,6 @@ def with_placed_outputs(graph: JobGraph, settings: Settings) -> JobGraph:
         return _placed(graph.name, operator, given.address)
 
     return replace(graph, operators=tuple(map(placed, graph.operators)))
-
-
-def _is_between(operator: Operator) -> bool:
-    return isinstance(operator, PartitionBy) and operator.is_durable
-
-
-def _carried(operator: Operator, address: str) -> Operator:
-    """Return a ``partition_by`` whose rows pass by the topic of an address, or by the bus."""
-    assert isinstance(operator, PartitionBy)
-    where = f"setting outputs.{operator.name}.address"
-    if not is_address(address):
-        if address != FILE:
-            raise InvalidInputError(
-                f"{where} is {address!r}, but the stream between two parts of a job has a name of "
-                f"its own; expected {FILE} for the bus, or an address such as "
-                "kafka://HOST:9092/TOPIC"
-            )
-        return replace(operator, via=BUS)
-    if wrong := carrier_mistakes(address):
-        raise InvalidInputError(f"{where}: {'; '.join(wrong)}")
-    return replace(operator, via=address)
 
 
 def _output_of(operator: Operator) -> str:

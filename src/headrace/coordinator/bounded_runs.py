@@ -21,6 +21,7 @@ from headrace.bus import Bus
 from headrace.config import Settings
 from headrace.coordinator.catalog import load_catalog
 from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.hooks import JobHook
 from headrace.coordinator.inspection.job_reader import JobReader, part_readers
 from headrace.coordinator.job_parts import RUN, UNFINISHED
 from headrace.coordinator.job_storage import JobContext
@@ -159,6 +160,19 @@ def begin_run(graph: JobGraph, context: JobContext) -> JobState | None:
         return None
     check = partial(check_bounded_inputs, graph, underlying_bus(context.bus), context.settings)
     return begin_bounded_run(context, check)
+
+
+class BoundedRun(JobHook):
+    """A run that reads its inputs up to where they ended when it began."""
+
+    def begun(self, end_inputs: Callable[[], None]) -> None:
+        """Fix the end of the inputs, which a driver before may have done."""
+        end_inputs()
+
+
+def bounded_run_hooks(settings: Settings) -> tuple[JobHook, ...]:
+    """Return what lets a run end; nothing where it follows its inputs."""
+    return (BoundedRun(),) if settings.job.bounded else ()
 
 
 def check_end(state: JobState, settings: Settings) -> None:

@@ -7,13 +7,15 @@ manifests to the job's state; ``CheckpointRetention`` knows which files kept epo
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from headrace.clock import Clock
 from headrace.coordinator.manifest import JobState, Manifest, decode_manifest, fold
 from headrace.errors import CorruptDataError, NotOwnerError
 from headrace.faults import fault
@@ -69,6 +71,17 @@ class CommitLog(ABC):
     @abstractmethod
     def newest_generation(self) -> tuple[int, dict[str, str | int]]:
         """Return the highest generation, with who holds it; 0 when there was none."""
+
+
+def holder_here(clock: Clock) -> dict[str, str | int]:
+    """Return what a generation says of this process when it takes it."""
+    return {"process": os.getpid(), "host": os.uname().nodename, "time_ms": clock.now_ms()}
+
+
+def holder_text(holder: Mapping[str, str | int]) -> str:
+    """Name a driver by what it said when it took its generation; empty if that is not known."""
+    process, host = holder.get("process"), holder.get("host")
+    return "" if process is None else f"process {process} on {host}"
 
 
 class FileCommitLog(CommitLog):

@@ -15,6 +15,7 @@ import msgspec
 
 from headrace.bus.bus import Bus, Stream
 from headrace.clock import Clock, SteadyClock, step_times
+from headrace.coordinator.backup import settled_state
 from headrace.coordinator.catalog import describe_plan, load_catalog, save_catalog
 from headrace.coordinator.commands import (
     CommandQueue,
@@ -67,9 +68,10 @@ from headrace.coordinator.inputs import (
     with_positions,
 )
 from headrace.coordinator.job_events import JobEventFile, JobEventLog
+from headrace.coordinator.job_parts import JobGeneration
 from headrace.coordinator.job_storage import JobStorage
-from headrace.coordinator.manifest import JobState, begin_lineage, partition_lags
-from headrace.coordinator.manifest_writer import FencedManifestWriter, JobGeneration
+from headrace.coordinator.manifest import JobState, partition_lags
+from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.coordinator.membership import ClusterMembers
 from headrace.coordinator.outputs import (
     NoSinks,
@@ -256,8 +258,8 @@ class Coordinator:
         tables = {table.file for table in self._plan.tables}
         self._storage.tidy(self.generation, self.plan_digest, tables)
         self._serving.tidy()
-        if self._limits.bounded:
-            self.end_at_present()
+        for hook in self._hooks:
+            hook.begun(self.end_at_present)
         self.locate_slots()
 
     def close(self) -> None:
@@ -266,18 +268,11 @@ class Coordinator:
         self.receivers.close()
 
     def _settle(self) -> None:
-        """Let the state say what is promised from now on; one from a copy begins a lineage.
-
-        What was committed after the copy is gone, but its outputs may be out: those of the
-        epochs to come must not pass for them.
-        """
-        wanted = self._limits.durability
-        while self.state.copy_of or self.state.durability != wanted:
+        """Let the state say what is promised from now on."""
+        wanted, clock = self._limits.durability, self._clock
+        while (settled := settled_state(self.state, wanted, clock)) is not None:
             self.publish()
-            state = msgspec.structs.replace(self.state, durability=wanted)
-            if state.copy_of:
-                state = begin_lineage(state, self._clock.new_id())
-            self._writer.publish_next(state)
+            self._writer.publish_next(settled)
         self.publish()
 
     def locate_slots(self, error: MisplacedError | None = None) -> None:

@@ -24,6 +24,7 @@ from headrace.coordinator.bindings import (
     with_placed_outputs,
     with_store_servers,
 )
+from headrace.coordinator.bounded_runs import bounded_run_hooks
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.dataframe_inputs import check_has_columns
@@ -31,7 +32,7 @@ from headrace.coordinator.epoch import Runner
 from headrace.coordinator.epoch_records import EpochLimits
 from headrace.coordinator.hooks import JobHook
 from headrace.coordinator.internal_streams import internal_stream_hooks
-from headrace.coordinator.job_parts import check_deployable, part_folders
+from headrace.coordinator.job_parts import JobGeneration, check_deployable, part_folders
 from headrace.coordinator.job_storage import (
     JobContext,
     JobStorage,
@@ -39,7 +40,6 @@ from headrace.coordinator.job_storage import (
     job_storages,
 )
 from headrace.coordinator.manifest import JobState
-from headrace.coordinator.manifest_writer import JobGeneration
 from headrace.coordinator.placement import PlacementRules
 from headrace.coordinator.plan_files import save_plan
 from headrace.fencing_objects import fenced_files
@@ -94,7 +94,6 @@ class Deployment:
                 settings.epoch.max_bytes,
                 settings.epoch.timeout_s,
                 settings.state.overlay_bytes,
-                settings.job.bounded,
                 settings.state.durability,
                 settings.state.keep_epochs,
                 settings.state.keep_bytes,
@@ -302,6 +301,10 @@ def deploy(
         planner = JobPlanner(graph, bus, settings, tables, storage, module, one.part, inputs)
         digest = planner.save(one)
         store_table_files(tables.values(), storage)
-        hooks = (*backup_hooks(part, root), *internal_stream_hooks(one, bus))
+        hooks = (
+            *backup_hooks(part, root),
+            *bounded_run_hooks(settings),
+            *internal_stream_hooks(one, bus),
+        )
         deployments.append(Deployment(one, digest, storage, hooks, planner, group))
     return tuple(deployments)

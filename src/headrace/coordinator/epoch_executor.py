@@ -225,7 +225,7 @@ class EpochExecutor:
         epoch = ExecutedEpoch(run, [("", began), ("plan", now())])
         fault("epoch.planned")
 
-        with with_rare_gc():  # what an epoch of many tasks is made of is no garbage
+        with with_rare_gc():
             # 2. Run, level by level.
             for level in range(len(run.plan.levels)):
                 yield from self.run_level(run, level)

@@ -449,7 +449,7 @@ class EpochPlacement:
 
     def _weight(self, name: str) -> int:
         task = self._state.tasks.get(name)
-        return 0 if task is None else task.snapshot_bytes + task.segment_bytes
+        return 0 if task is None else task.file_bytes
 
     def _unready(self, name: str) -> bool:
         """Say whether a task that is to leave has a standby, which is not there yet."""

@@ -378,8 +378,7 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
         has_news = rows[task] or (own and any(one.start < one.stop for one in own))
         if has_news or due or all_tasks or name in moved:
             groups = group_range(task, stage.tasks, state.key_groups)
-            size = held.snapshot_bytes + held.segment_bytes
-            target = StateTarget(held.epoch, held.attempt, held.shape, size)
+            target = StateTarget(held.epoch, held.attempt, held.shape, held.file_bytes)
             merge = None
             if (task + state.epoch) % turns == 0:
                 closed = passed if held.held is None else min(passed, held.held)

@@ -155,7 +155,6 @@ class EpochLimits:
         timeout_s: after this long source tasks stop reading.
         overlay_bytes: changes that one task holds in memory; an epoch that exceeds it makes
             the next ones smaller.
-        bounded: the run ends at the ends that the inputs have at its start.
         durability: what a committed epoch survives, as the setting says it.
         keep_epochs: epochs before the newest whose state can still be read.
         keep_bytes: of files that only these need.
@@ -170,7 +169,6 @@ class EpochLimits:
     max_bytes: int = 1 << 30
     timeout_s: float = 600.0
     overlay_bytes: int = 128 << 20
-    bounded: bool = False
     durability: str = "epoch"
     keep_epochs: int = 100
     keep_bytes: int = 1 << 30

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 class JobHook:
     """What a mode does at the steps of a driver; by itself nothing.
 
-    1. ``before_generation``, ``begin``, ``create_streams``: a driver starts. 2. ``has_read_all``,
-    ``planned``: it plans an epoch. 3. ``check``: it is about to commit. 4. ``observe``: it has
-    committed. 5. ``publishing``: it publishes the outputs. 6. ``pinned``, ``swept``: it sweeps.
-    7. ``summed_up``: it reports the epoch. ``running`` is around the whole run, and ``sent_ends``
-    answers a savepoint. A job that is changed while it is stopped has ``before_generation``,
-    ``begin``, ``check`` and ``finish``.
+    1. ``before_generation``, ``begin``, ``create_streams``, ``begun``: a driver starts.
+    2. ``has_read_all``, ``planned``: it plans an epoch. 3. ``check``: it is about to commit.
+    4. ``observe``: it has committed. 5. ``publishing``: it publishes the outputs. 6. ``pinned``,
+    ``swept``: it sweeps. 7. ``summed_up``: it reports the epoch. ``running`` is around the whole
+    run, and ``sent_ends`` answers a savepoint. A job that is changed while it is stopped has
+    ``before_generation``, ``begin``, ``check`` and ``finish``.
     """
 
     @property
@@ -51,6 +51,13 @@ class JobHook:
         Raises:
             PartsError: one holds rows with other columns.
             NotOwnerError: a newer generation than that of the fence has begun.
+        """
+
+    def begun(self, end_inputs: Callable[[], None]) -> None:
+        """Take in that a driver is about to plan its first epoch.
+
+        Args:
+            end_inputs: lets the run end where its inputs end now, unless it has an end.
         """
 
     def has_read_all(self, plan: JobPlan, state: JobState) -> bool:

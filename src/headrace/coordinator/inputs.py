@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import msgspec
 
 from headrace.bus.bus import Bus, Stream, start_offsets
-from headrace.bus.read_only import ExternalStream
+from headrace.bus.read_only import external_streams
 from headrace.bus.spec import Fence, StreamSpec, stream_replaced
 from headrace.clock import Clock
 from headrace.config import EARLIEST, StartPosition
@@ -25,6 +25,7 @@ from headrace.errors import HeadraceError, InvalidInputError
 from headrace.faults import fault
 from headrace.graph.operators import first_starts
 from headrace.plan.compatibility import PATTERN, STREAM, changes
+from headrace.plan.parts import width_mistakes
 from headrace.plan.stages import JobPlan, job_of, with_partitions
 from headrace.sources.bounded_bus import underlying_bus
 from headrace.state.value_types import value_changes
@@ -207,14 +208,7 @@ def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -
         for stage, tasks in task_counts(plan).items()
         if held.get(stage, tasks) != tasks
     ]
-    found += [
-        f"stage {stage.name!r}: has {stage.tasks} tasks, which do not divide the {feed.partitions} "
-        f"partitions of {feed.stream!r} evenly; set job.tasks, or tasks= of partition_by, to a "
-        "divisor"
-        for stage in plan.stages
-        for feed in stage.feeds
-        if feed.partitions % stage.tasks
-    ]
+    found += width_mistakes(plan.stages)
     if found:
         lines = "\n".join(f"  {number}. {text}" for number, text in enumerate(found, 1))
         raise InvalidInputError(
@@ -354,9 +348,7 @@ class ShownPositions:
         if not is_idle and self._clock.monotonic() < self._next_s:
             return
         self._next_s = self._clock.monotonic() + SHOW_S
-        for name, stream in streams.items():
-            if not isinstance(stream, ExternalStream):
-                continue
+        for name, stream in external_streams(streams).items():
             offsets = _offsets(plan, state, name, stream.spec.partitions)
             if offsets != self._shown.get(name):
                 with contextlib.suppress(HeadraceError):
@@ -429,20 +421,16 @@ class InputStreams:
         """Return the inputs of patterns whose streams are others by now than those read."""
         if self._planner is None:
             return set()
-        streams = {
-            name: parts[STREAM]
+        there = set(self._bus.names())
+        found = {
+            name: self._bus.stream(stream)
             for name, text in state.fingerprint.items()
             if name in state.identities and PATTERN in (parts := json.loads(text))
+            if (stream := parts[STREAM]) in there
         }
-        there = set(self._bus.names())
-        return {
-            name
-            for name, stream in streams.items()
-            if stream in there
-            # Another log of the name elsewhere is an error of the epoch, as without patterns.
-            and not isinstance(found := self._bus.stream(stream), ExternalStream)
-            and found.identity != state.identities[name]
-        }
+        # Another log of the name elsewhere is an error of the epoch, as without patterns.
+        own = found.keys() - external_streams(found).keys()
+        return {name for name in own if found[name].identity != state.identities[name]}
 
     def as_planned(self, plan: JobPlan, state: JobState) -> JobState:
         """Return a state for a look at what has changed: streams that came again may be others."""

@@ -7,6 +7,7 @@ that receives reads by offset what the marks stand between; see decision 0009.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,8 +24,13 @@ from headrace.coordinator.outputs import producer_of, sequence_of
 from headrace.coordinator.watermarks import Positions, passed_on
 from headrace.errors import PartsError, UnavailableError
 from headrace.faults import fault
-from headrace.plan.stages import GROUP, MARK, Exchange, JobPlan, Stage
+from headrace.graph.operator_base import HOW
+from headrace.graph.stream_joins import INNER
+from headrace.plan.compatibility import FEED
+from headrace.plan.stages import GROUP, MARK, Exchange, JobPlan, Stage, job_of
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, InputRange, TaskOrder
+
+OVERLAPPING_WINDOWS = ("hopping", "sliding")
 
 
 class InternalStreams(JobHook):
@@ -174,6 +180,58 @@ def _check_columns(plan: JobPlan, exchange: Exchange, bus: Bus, fence: Fence | N
         job=job,
         stream=exchange.stream,
     )
+
+
+def check_task_counts(state: JobState, wanted: Mapping[str, int]) -> None:
+    """Make sure that stages may have other numbers of tasks: one task reads a whole partition.
+
+    Args:
+        state: of the job.
+        wanted: tasks of each keyed stage.
+
+    Raises:
+        PartsError: a stage reads an internal stream whose partitions cannot be dealt to them.
+    """
+    for operator, text in state.fingerprint.items():
+        feed = json.loads(text)
+        if feed["kind"] == FEED and feed["width"] % wanted.get(feed["stage"], 1):
+            raise PartsError(
+                f"stage {feed['stage']!r} reads the {feed['width']} partitions of the internal "
+                f"stream of {operator!r}, each in one task: found "
+                f"{wanted[feed['stage']]} tasks, expected a number that divides {feed['width']}",
+                job=job_of(state.job),
+            )
+        if feed["kind"] == FEED and wanted.get(feed["stage"]) != state.task_counts.get(
+            feed["stage"]
+        ):
+            _check_marks(state, operator, feed["stage"])
+
+
+def _check_marks(state: JobState, operator: str, stage: str) -> None:
+    """Tasks that become one, or come from one, must have sent the same windows.
+
+    Only of windows that share rows, or that late records change, is this not known from the rows
+    that are kept; nor of rows of a join that found no partner.
+    """
+    held = state.inputs.get(operator, {}).values()
+    others = [json.loads(text) for text in state.fingerprint.values()]
+    is_shared = any(
+        one.get("stage") == stage
+        and (
+            one.get("windows") in OVERLAPPING_WINDOWS
+            or not {"early", "late"}.isdisjoint(one)
+            or one.get(HOW, INNER) != INNER
+        )
+        for one in others
+    )
+    if is_shared and len({position.max_time for position in held}) > 1:
+        raise PartsError(
+            f"stage {stage!r} has windows that share rows or that late records change, or a join "
+            "that keeps rows without a partner, and has read the partitions of the "
+            f"internal stream of {operator!r} up to different watermarks; ask again when it has "
+            "read what waits there",
+            job=job_of(state.job),
+        )
 
 
 def _ranges(

@@ -1,18 +1,31 @@
-"""The parts of a job that were kept so far, and whether a graph is still cut in the same way."""
+"""The parts of a job that were kept so far, and whether a graph is still cut in the same way.
+
+``JobGeneration`` is the number under which one driver acts for all of them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
+from headrace.bus.bus import Bus
+from headrace.clock import Clock
 from headrace.config import Durability, Settings
-from headrace.coordinator.commit_log import FileCommitLog, load_state
+from headrace.coordinator.commit_log import (
+    CommitLog,
+    FileCommitLog,
+    holder_here,
+    holder_text,
+    load_state,
+)
 from headrace.coordinator.host_state import ClusterEvent, Hosts, HostState, recent_events
+from headrace.coordinator.job_storage import STORAGES
 from headrace.coordinator.manifest import JobState
-from headrace.errors import InvalidInputError, PartsError
+from headrace.errors import InvalidInputError, NotOwnerError, PartsError
+from headrace.faults import fault
 from headrace.files import Files
 from headrace.graph.semantics import Semantics
 from headrace.plan.compatibility import JOB
@@ -26,6 +39,24 @@ SAVEPOINT = "savepoint"
 
 RUN = "run"
 """What it says while the parts begin the next run of a bounded job."""
+
+
+def job_names(settings: Settings) -> list[str]:
+    """Return the names of all jobs that have committed anything, sorted."""
+    folders = (settings.jobs_dir, settings.state_dir / STORAGES)
+    files = Files(sync=False)
+    return sorted(
+        {
+            name
+            for folder in folders
+            for name in files.names(folder)
+            if PART not in name and _has_epoch(files.names(folder / name / "manifests"))
+        }
+    )
+
+
+def _has_epoch(names: Sequence[str]) -> bool:
+    return any(name[:1].isdigit() for name in names)
 
 
 def part_folders(settings: Settings, job: str) -> list[Path]:
@@ -153,3 +184,83 @@ def _hosts(states: Sequence[JobState]) -> Hosts:
 
 def _order(one: ClusterEvent) -> tuple[int, str, str]:
     return one.time_ms, one.what, one.host
+
+
+class JobGeneration:
+    """The number under which one driver, or one command, acts for all parts of a job.
+
+    Args:
+        job: its name, which is that of its first part.
+        folder: of the storages of its parts.
+        bus: where the job's streams are.
+        files: the file system.
+        clock: time and names.
+        parts: names of those that may have no storage yet.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        folder: Path,
+        bus: Bus,
+        files: Files,
+        clock: Clock,
+        parts: Iterable[str] = (),
+    ) -> None:
+        self._job, self._folder, self._bus = job, folder, bus
+        self._files, self._clock = files, clock
+        self._parts = frozenset(parts)
+        self._has: set[Path] = set()
+        self.number = 0
+
+    def take(self, part: str, log: CommitLog, above: int = 0) -> int:
+        """Begin the generation of a part; the first call takes the number of all.
+
+        Args:
+            part: its name.
+            log: of the part.
+            above: the number is to be a later one, if it is this call that takes it.
+
+        Returns:
+            The number.
+
+        Raises:
+            NotOwnerError: a newer driver or command has the part.
+        """
+        holder, root = holder_here(self._clock), log.files.root
+        if not self.number:
+            above = max(above, self._known(root))
+            first = log if part == self._job else self._first_log()
+            self.number = first.take_generation(holder, above)
+            self._has.add(first.files.root)
+            if first is log:
+                return self.number
+        if root in self._has:  # asked for once more
+            if log.newest_generation()[0] == self.number:
+                log.files.take(self.number)
+                return self.number
+        else:
+            fault("generation.taken")
+            is_newer = self._bus.fenced(part) <= self.number
+            if is_newer and log.claim_generation(self.number, holder):
+                self._has.add(root)
+                return self.number
+        newest, by = log.newest_generation()
+        raise NotOwnerError.taken_over(
+            f"job {part!r}", self.number, newer=newest, holder=holder_text(by), job=part
+        )
+
+    def _first_log(self) -> FileCommitLog:
+        return FileCommitLog(self._folder / self._job, self._files)
+
+    def _known(self, root: Path) -> int:
+        """Return the highest number that any part has, whether it is still kept or not."""
+        near = self._files.names(self._folder)
+        kept = {name for name in near if name.startswith(f"{self._job}{PART}")}
+        names = {self._job, *self._parts, *kept}
+        folders = {root, *(self._folder / name for name in names)}
+        numbers = [self._bus.fenced(name) for name in names]
+        for folder in folders:
+            files = self._files.names(folder / "generations")
+            numbers += [int(name.removesuffix(".json")) for name in files]
+        return max(numbers)

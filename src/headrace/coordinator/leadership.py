@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.clock import Clock, Deadline
-from headrace.coordinator.commit_log import FileCommitLog
+from headrace.coordinator.commit_log import FileCommitLog, holder_text
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_events import JobEvent, JobEventFile
 from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leader_lease import RENEWALS, LeaderLease, LeaseHolder
-from headrace.coordinator.manifest_writer import holder_text
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import HeadraceError, NotOwnerError
 from headrace.files import Files

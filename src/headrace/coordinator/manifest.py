@@ -102,6 +102,11 @@ class TaskState(TaskProgress, frozen=True, omit_defaults=True):
         return (*self.snapshots, *self.segments)
 
     @property
+    def file_bytes(self) -> int:
+        """This task's part of all these files."""
+        return sum(map(_BYTES, (*self.snapshots, *self.segments)))
+
+    @property
     def segment_bytes(self) -> int:
         """This task's part of the changelog since the snapshots."""
         return sum(map(_BYTES, self.segments))
@@ -152,8 +157,8 @@ def next_compaction(
     """
     merging = task.merging
     if merging is None:
-        count, size = len(task.files), task.snapshot_bytes + task.segment_bytes
-        most_gain = size + count * policy.FILE_COST_BYTES
+        count = len(task.snapshots) + len(task.segments)
+        most_gain = task.file_bytes + count * policy.FILE_COST_BYTES
         if count < policy.FAN_IN and most_gain <= policy.MINIMUM_GAIN_BYTES:
             return None  # too few to merge, and too small for a snapshot, whatever is in them
         plan = plan_compaction(*_runs(task), task.state_bytes, expires=task.expires)
@@ -192,7 +197,7 @@ def state_bytes(task: TaskState) -> int:
     all are taken together.
     """
     if not task.state_bytes and len(task.files) == 1:
-        return task.segment_bytes + task.snapshot_bytes
+        return task.file_bytes
     if not task.snapshots:  # any entry may have been written again
         return min(task.state_bytes, task.segment_bytes)
     return live_bytes(*_runs(task), task.state_bytes, expires=task.expires)

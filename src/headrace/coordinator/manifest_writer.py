@@ -7,8 +7,7 @@ to it beside its epochs.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,10 +21,13 @@ from headrace.coordinator.commit_log import (
     PRUNE_MARGIN,
     CommitLog,
     FileCommitLog,
+    holder_here,
+    holder_text,
     load_state,
     newest_base,
 )
 from headrace.coordinator.hooks import JobHook
+from headrace.coordinator.job_parts import JobGeneration
 from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import (
     FORMAT,
@@ -38,101 +40,8 @@ from headrace.coordinator.manifest import (
 )
 from headrace.coordinator.outputs import check_sinks_confirmed, publish_outputs
 from headrace.errors import CorruptDataError, InvalidInputError, NotOwnerError
-from headrace.faults import fault
 from headrace.fencing import FencedFiles
-from headrace.files import Files
-from headrace.plan.stages import PART, job_of
-
-
-class JobGeneration:
-    """The number under which one driver, or one command, acts for all parts of a job.
-
-    Args:
-        job: its name, which is that of its first part.
-        folder: of the storages of its parts.
-        bus: where the job's streams are.
-        files: the file system.
-        clock: time and names.
-        parts: names of those that may have no storage yet.
-    """
-
-    def __init__(
-        self,
-        job: str,
-        folder: Path,
-        bus: Bus,
-        files: Files,
-        clock: Clock,
-        parts: Iterable[str] = (),
-    ) -> None:
-        self._job, self._folder, self._bus = job, folder, bus
-        self._files, self._clock = files, clock
-        self._parts = frozenset(parts)
-        self._has: set[Path] = set()
-        self.number = 0
-
-    def take(self, part: str, log: CommitLog, above: int = 0) -> int:
-        """Begin the generation of a part; the first call takes the number of all.
-
-        Args:
-            part: its name.
-            log: of the part.
-            above: the number is to be a later one, if it is this call that takes it.
-
-        Returns:
-            The number.
-
-        Raises:
-            NotOwnerError: a newer driver or command has the part.
-        """
-        holder, root = holder_here(self._clock), log.files.root
-        if not self.number:
-            above = max(above, self._known(root))
-            first = log if part == self._job else self._first_log()
-            self.number = first.take_generation(holder, above)
-            self._has.add(first.files.root)
-            if first is log:
-                return self.number
-        if root in self._has:  # asked for once more
-            if log.newest_generation()[0] == self.number:
-                log.files.take(self.number)
-                return self.number
-        else:
-            fault("generation.taken")
-            is_newer = self._bus.fenced(part) <= self.number
-            if is_newer and log.claim_generation(self.number, holder):
-                self._has.add(root)
-                return self.number
-        newest, by = log.newest_generation()
-        raise NotOwnerError.taken_over(
-            f"job {part!r}", self.number, newer=newest, holder=holder_text(by), job=part
-        )
-
-    def _first_log(self) -> FileCommitLog:
-        return FileCommitLog(self._folder / self._job, self._files)
-
-    def _known(self, root: Path) -> int:
-        """Return the highest number that any part has, whether it is still kept or not."""
-        near = self._files.names(self._folder)
-        kept = {name for name in near if name.startswith(f"{self._job}{PART}")}
-        names = {self._job, *self._parts, *kept}
-        folders = {root, *(self._folder / name for name in names)}
-        numbers = [self._bus.fenced(name) for name in names]
-        for folder in folders:
-            files = self._files.names(folder / "generations")
-            numbers += [int(name.removesuffix(".json")) for name in files]
-        return max(numbers)
-
-
-def holder_here(clock: Clock) -> dict[str, str | int]:
-    """Return what a generation says of this process when it takes it."""
-    return {"process": os.getpid(), "host": os.uname().nodename, "time_ms": clock.now_ms()}
-
-
-def holder_text(holder: Mapping[str, str | int]) -> str:
-    """Name a driver by what it said when it took its generation; empty if that is not known."""
-    process, host = holder.get("process"), holder.get("host")
-    return "" if process is None else f"process {process} on {host}"
+from headrace.plan.stages import job_of
 
 
 class FencedManifestWriter:

@@ -521,7 +521,7 @@ def _restore_s(state: JobState) -> dict[str, float]:
     for name, task in state.tasks.items():
         others = state.standbys.get(name, ())
         has_standby = any(one.epoch >= 0 and one.host != task.host for one in others)
-        held[task.host] += 0 if has_standby else task.snapshot_bytes + task.segment_bytes
+        held[task.host] += 0 if has_standby else task.file_bytes
     return {host: max(LEAST_WAIT_S, size / RESTORE_BYTES_S) for host, size in held.items()}
 
 

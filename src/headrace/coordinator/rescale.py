@@ -10,7 +10,6 @@ be again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -18,21 +17,17 @@ import msgspec
 
 from headrace.config import Settings
 from headrace.coordinator.epoch_ranges import task_name
+from headrace.coordinator.internal_streams import check_task_counts
 from headrace.coordinator.manifest import JobState, TaskState, begin_lineage
 from headrace.coordinator.manifest_writer import FencedManifestWriter
-from headrace.errors import InvalidInputError, PartsError
+from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.files import Files
-from headrace.graph.operator_base import HOW
-from headrace.graph.stream_joins import INNER
-from headrace.plan.compatibility import FEED
 from headrace.plan.stages import job_of
 from headrace.records.keys import group_range
 from headrace.runtime.orders import SegmentRef
 
 Groups = tuple[int, int]
-
-OVERLAPPING_WINDOWS = ("hopping", "sliding")
 
 
 def wanted_counts(state: JobState, tasks: int, stage: str | None = None) -> dict[str, int]:
@@ -68,57 +63,13 @@ def wanted_counts(state: JobState, tasks: int, stage: str | None = None) -> dict
         name: tasks if stage in (None, name) else before
         for name, before in state.task_counts.items()
     }
-    _check_feeds(state, wanted)
+    check_task_counts(state, wanted)
     return wanted
 
 
 def affects(counts: Mapping[str, int], stage: str | None) -> bool:
     """Say whether a part with these stages is to be rescaled; ``None``: all are."""
     return bool(counts) if stage is None else stage in counts
-
-
-def _check_feeds(state: JobState, wanted: Mapping[str, int]) -> None:
-    """A partition of an internal stream is read by one task."""
-    for operator, text in state.fingerprint.items():
-        feed = json.loads(text)
-        if feed["kind"] == FEED and feed["width"] % wanted.get(feed["stage"], 1):
-            raise PartsError(
-                f"stage {feed['stage']!r} reads the {feed['width']} partitions of the internal "
-                f"stream of {operator!r}, each in one task: found "
-                f"{wanted[feed['stage']]} tasks, expected a number that divides {feed['width']}",
-                job=job_of(state.job),
-            )
-        if feed["kind"] == FEED and wanted.get(feed["stage"]) != state.task_counts.get(
-            feed["stage"]
-        ):
-            _check_marks(state, operator, feed["stage"])
-
-
-def _check_marks(state: JobState, operator: str, stage: str) -> None:
-    """Tasks that become one, or come from one, must have sent the same windows.
-
-    Only of windows that share rows, or that late records change, is this not known from the rows
-    that are kept; nor of rows of a join that found no partner.
-    """
-    held = state.inputs.get(operator, {}).values()
-    others = [json.loads(text) for text in state.fingerprint.values()]
-    is_shared = any(
-        one.get("stage") == stage
-        and (
-            one.get("windows") in OVERLAPPING_WINDOWS
-            or not {"early", "late"}.isdisjoint(one)
-            or one.get(HOW, INNER) != INNER
-        )
-        for one in others
-    )
-    if is_shared and len({position.max_time for position in held}) > 1:
-        raise PartsError(
-            f"stage {stage!r} has windows that share rows or that late records change, or a join "
-            "that keeps rows without a partner, and has read the partitions of the "
-            f"internal stream of {operator!r} up to different watermarks; ask again when it has "
-            "read what waits there",
-            job=job_of(state.job),
-        )
 
 
 def rescaled_state(state: JobState, counts: Mapping[str, int], lineage: str) -> JobState:

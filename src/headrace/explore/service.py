@@ -16,7 +16,8 @@ import pyarrow as pa
 from headrace.bus.bus import Bus
 from headrace.clock import Clock, SystemClock
 from headrace.config import Settings
-from headrace.control.job_status import job_names, job_status
+from headrace.control.job_status import job_status
+from headrace.coordinator.job_parts import job_names
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.explore.cancel import Cancel
 from headrace.explore.columns import Column, find_column, listed

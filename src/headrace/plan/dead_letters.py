@@ -9,10 +9,11 @@ none.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 
-from headrace.graph.operator_base import StreamInfo
+from headrace.graph.operator_base import Flow, StreamInfo
 from headrace.graph.operators import (
     DEAD_LETTER,
     InOrder,
@@ -26,6 +27,7 @@ from headrace.plan.stages import (
     OFFSET,
     ORIGIN,
     OutputBinding,
+    Stage,
 )
 
 DEAD_LETTERS = "__dead"
@@ -104,6 +106,44 @@ def dead_bindings(
         mistakes.append(f"{head}, which holds other columns: set job.dead_letters to another")
     partitions = 1 if info is None else info.partitions
     return (OutputBinding(DEAD_LETTERS, stream, partitions, DEAD_SCHEMA, (), "at"),)
+
+
+def with_dead_letters(
+    stages: Iterable[Stage], bindings: tuple[OutputBinding, ...]
+) -> tuple[Stage, ...]:
+    """Return stages of which those have the output of dead letters that make any."""
+    return tuple(
+        replace(stage, outputs=stage.outputs + bindings)
+        if has_dead_letters(stage.operators)
+        else stage
+        for stage in stages
+    )
+
+
+def letter_columns(
+    operators: Mapping[str, Operator], flows: Mapping[str, Flow]
+) -> dict[str, set[str]]:
+    """Return the columns that leave operators, and that dead letters name a row's key by."""
+    found: dict[str, set[str]] = {}
+    for operator in operators.values():
+        if operator.on_error == DEAD_LETTER:
+            for before in operator.inputs:
+                flow = flows[before]
+                found.setdefault(before, set()).update(set(flow.keys) & set(flow.schema.names))
+    return found
+
+
+def refused_to(operator: Operator, stage: Stage) -> list[str]:
+    """Return the stream that gets what an operator of a stage refuses; none where none does."""
+    if operator.on_error != DEAD_LETTER:
+        return []
+    return [binding.stream for binding in stage.outputs if binding.operator == DEAD_LETTERS]
+
+
+def on_error_text(operator: Operator, stage: Stage) -> str:
+    """Return in words what happens to the rows that an operator of a stage refuses."""
+    streams = refused_to(operator, stage)
+    return f"dead letter to {streams[0]}" if streams else operator.on_error
 
 
 def dead_streams(graph: JobGraph, chosen: str | None) -> dict[str, str]:

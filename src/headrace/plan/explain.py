@@ -12,7 +12,6 @@ from typing import Any
 from headrace.durations import duration_text
 from headrace.graph.operator_base import listed
 from headrace.graph.operators import (
-    DEAD_LETTER,
     FAIL,
     Input,
     Operator,
@@ -20,7 +19,7 @@ from headrace.graph.operators import (
     SendToSink,
 )
 from headrace.graph.semantics import Semantics
-from headrace.plan.dead_letters import DEAD_LETTERS
+from headrace.plan.dead_letters import on_error_text, refused_to
 from headrace.plan.parts import split_parts
 from headrace.plan.semantics import commit_rows, promise
 from headrace.plan.stages import (
@@ -102,10 +101,8 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
         else:
             rows = operator.describe()
         rows += operator.state_rows(stage)
-        if operator.on_error == DEAD_LETTER:
-            rows.append(f"on error: dead letter to {outputs[DEAD_LETTERS].stream}")
-        elif operator.on_error != FAIL:
-            rows.append(f"on error: {operator.on_error}")
+        if operator.on_error != FAIL:
+            rows.append(f"on error: {on_error_text(operator, stage)}")
         yield f"    {operator.name}"
         for row in rows:
             yield f"      {row}"
@@ -236,15 +233,15 @@ class _Drawing:
         return [*lines, "  end"]
 
     def edges(self, stage: Stage) -> list[str]:
-        feeds = {binding.operator: binding.stream for binding in stage.inputs}
+        inputs = {binding.operator: binding.stream for binding in stage.inputs}
         outputs = {binding.operator: binding.stream for binding in stage.outputs}
         outputs |= {binding.operator: _sink(binding) for binding in stage.sinks}
         received = {exchange.operator: exchange for exchange in stage.receives}
         lines = []
         for operator in stage.operators:
-            if operator.on_error == DEAD_LETTER:
-                source = self._nodes.get(operator.name) or self._streams[feeds[operator.name]]
-                lines.append(f"  {source} -. refused .-> {self._streams[outputs[DEAD_LETTERS]]}")
+            for stream in refused_to(operator, stage):
+                source = self._nodes.get(operator.name) or self._streams[inputs[operator.name]]
+                lines.append(f"  {source} -. refused .-> {self._streams[stream]}")
             target = self._nodes.get(operator.name) or self._streams.get(
                 outputs.get(operator.name, "")
             )
@@ -258,7 +255,7 @@ class _Drawing:
                     source = self._source(exchange.source_stage, exchange.upstream)
                     lines.append(f'  {source} == "{_text(sent)}" ==> {target}')
                 else:
-                    source = self._nodes.get(before) or self._streams[feeds[before]]
+                    source = self._nodes.get(before) or self._streams[inputs[before]]
                     lines.append(f"  {source} --> {target}")
         if not stage.operators:
             lines += [
@@ -272,8 +269,8 @@ class _Drawing:
         if operator in self._nodes:
             return self._nodes[operator]
         stage = self._plan.stages[index]
-        feeds = {binding.operator: binding.stream for binding in stage.inputs}
-        return self._streams[feeds[operator]] if operator in feeds else f"pass{index}"
+        inputs = {binding.operator: binding.stream for binding in stage.inputs}
+        return self._streams[inputs[operator]] if operator in inputs else f"pass{index}"
 
 
 def _is_end(operator: Operator) -> bool:

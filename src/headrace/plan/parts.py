@@ -6,10 +6,14 @@ plan of its own, with levels of its own; numbers and names of stages stay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from headrace.graph.operator_base import StreamInfo
+from headrace.bus.readable import is_address
+from headrace.config import FILE
+from headrace.errors import InvalidInputError
+from headrace.graph.diagnostics import carrier_mistakes
+from headrace.graph.operator_base import Flow, StreamInfo
 from headrace.graph.operators import (
     BUS,
     Input,
@@ -54,34 +58,76 @@ def carriers_of(graph: JobGraph) -> dict[str, str]:
     }
 
 
-def through_bus(
-    exchange: Exchange,
-    via: str,
-    job: str,
-    streams: Mapping[str, StreamInfo],
-    tasks: int,
-    origins: tuple[str, ...],
-) -> Exchange:
-    """Return an exchange whose rows go through an internal stream.
+def with_carrier(operator: Operator, address: str) -> Operator:
+    """Return a ``partition_by`` whose rows pass by the topic of an address, or by the bus.
 
     Args:
-        exchange: through files.
-        via: ``bus``, or the address of the log that carries the stream.
-        job: its name.
+        operator: the ``partition_by``.
+        address: of the topic, as a setting gives it; ``FILE``: the bus.
+
+    Raises:
+        InvalidInputError: it is neither, or cannot carry an internal stream.
+    """
+    assert isinstance(operator, PartitionBy)
+    where = f"setting outputs.{operator.name}.address"
+    if not is_address(address):
+        if address != FILE:
+            raise InvalidInputError(
+                f"{where} is {address!r}, but the stream between two parts of a job has a name of "
+                f"its own; expected {FILE} for the bus, or an address such as "
+                "kafka://HOST:9092/TOPIC"
+            )
+        return replace(operator, via=BUS)
+    if wrong := carrier_mistakes(address):
+        raise InvalidInputError(f"{where}: {'; '.join(wrong)}")
+    return replace(operator, via=address)
+
+
+def through_bus(
+    exchanges: Iterable[Exchange],
+    graph: JobGraph,
+    streams: Mapping[str, StreamInfo],
+    tasks: Sequence[int],
+    origins: tuple[str, ...],
+) -> list[Exchange]:
+    """Return exchanges of which some go through an internal stream, as the graph says.
+
+    Args:
+        exchanges: through files.
+        graph: of the job.
         streams: those that exist; the internal stream keeps the partitions that it has.
-        tasks: of the receiving stage: the partitions of a new stream.
+        tasks: of each stage: those of the receiving one are the partitions of a new stream.
         origins: streams of the job's inputs, by number.
     """
-    stream = internal_stream_name(job, exchange.operator)
-    found = streams.get(stream)
-    return replace(
-        exchange,
-        schema=normalise_schema(exchange.schema),
-        stream=stream,
-        partitions=tasks if found is None else found.partitions,
-        origins=origins,
-        address="" if via == BUS else via,
-    )
+    names, carriers = internal_stream_names(graph), carriers_of(graph)
+
+    def placed(exchange: Exchange) -> Exchange:
+        stream = names.get(exchange.operator)
+        if stream is None:
+            return exchange
+        found = streams.get(stream)
+        return replace(
+            exchange,
+            schema=normalise_schema(exchange.schema),
+            stream=stream,
+            partitions=tasks[exchange.target_stage] if found is None else found.partitions,
+            origins=origins,
+            address=carriers.get(stream, ""),
+            combined=None,
+        )
+
+    return list(map(placed, exchanges))
+
+
+def waiting_columns(
+    operators: Mapping[str, Operator], flows: Mapping[str, Flow]
+) -> dict[str, set[str]]:
+    """Return the columns that rows keep in each internal stream: all, for they outlive the code."""
+    return {
+        operator.name: set(flows[operator.name].schema.names)
+        for operator in operators.values()
+        if isinstance(operator, PartitionBy) and operator.is_durable
+    }
 
 
 def check_parts(
@@ -101,6 +147,18 @@ def check_parts(
             'with via="bus" what comes before it has epochs of its own, but meets what comes after '
             'it again in another partition_by: give that one via="bus" as well, or none',
         )
+
+
+def width_mistakes(stages: Sequence[Stage]) -> list[str]:
+    """Say which stages have tasks that the partitions of an internal stream cannot be dealt to."""
+    return [
+        f"stage {stage.name!r}: has {stage.tasks} tasks, which do not divide the {feed.partitions} "
+        f"partitions of {feed.stream!r} evenly; set job.tasks, or tasks= of partition_by, to a "
+        "divisor"
+        for stage in stages
+        for feed in stage.feeds
+        if feed.partitions % stage.tasks
+    ]
 
 
 def _check_carriers(

@@ -18,7 +18,6 @@ import pyarrow as pa
 from headrace.graph.aggregates import Aggregate
 from headrace.graph.operator_base import Flow
 from headrace.graph.operators import (
-    DEAD_LETTER,
     THREAD,
     CallPolicy,
     InOrder,
@@ -35,6 +34,8 @@ from headrace.graph.operators import (
 from headrace.graph.processors import ProcessSeveral, contract_of
 from headrace.graph.row_aggregates import Monoid
 from headrace.graph.windows import GlobalWindow, Hopping, Tumbling, Window
+from headrace.plan.dead_letters import letter_columns
+from headrace.plan.parts import waiting_columns
 from headrace.plan.stages import HIDDEN, Combined, Exchange
 
 
@@ -357,21 +358,19 @@ def prune(
 ) -> tuple[dict[str, Operator], dict[str, pa.Schema]]:
     """Return the operators without unused expressions, and the columns that leave each.
 
-    What goes through an internal stream keeps all columns: rows of it outlive the code.
-
     Args:
         operators: in graph order, bound.
         flows: all columns that leave each.
     """
     needed: dict[str, set[str]] = {name: set() for name in operators}
+    for kept in (waiting_columns(operators, flows), letter_columns(operators, flows)):
+        for name, columns in kept.items():
+            needed[name] |= columns
     pruned = dict(operators)
     for name in reversed(operators):
         wanted = needed[name] or set(flows[name].schema.names[:1])
-        operator = operators[name]
-        if isinstance(operator, PartitionBy) and operator.is_durable:
-            wanted = set(flows[name].schema.names)  # rows may wait for code that uses others
         needed[name] = wanted
-        operator = pruned[name] = operator.pruned(flows, wanted)
+        operator = pruned[name] = operators[name].pruned(flows, wanted)
         for before in operator.inputs:
             source = (
                 operators[before].port_rows(operator.port) if isinstance(operator, Port) else None
@@ -380,8 +379,6 @@ def prune(
                 needed[source] |= wanted
                 continue
             needed[before] |= operator.reads(before, flows, wanted)
-            if operator.on_error == DEAD_LETTER:
-                needed[before] |= set(flows[before].keys) & set(flows[before].schema.names)
     schemas = {}
     for name, flow in flows.items():
         keep = set(flow.schema.names) if operators[name].keeps_columns else needed[name]

@@ -40,8 +40,8 @@ from headrace.plan.dead_letters import (
     ORIGINS,
     dead_bindings,
     dead_stream,
-    has_dead_letters,
     traced_operators,
+    with_dead_letters,
 )
 from headrace.plan.flows import TableFile
 from headrace.plan.inference import Inference
@@ -123,9 +123,10 @@ def plan(
         raise GraphError(graph.name, inference.mistakes)
     operators, schemas = prune(inference.operators, inference.flows)
     timed, without = _timed_stages(operators, inference.flows, found)
-    flows, job = inference.flows, graph.name
-    draft = _PlanBuilder(operators, schemas, flows, found, job, streams, timed, without, dead)
+    flows = inference.flows
+    draft = _PlanBuilder(graph, operators, schemas, flows, found, streams, timed, without)
     stages = draft.stages(min(tasks or draft.widest_input(), key_groups), counts)
+    stages = with_dead_letters(stages, dead)
     check_parts(stages, operators, inference.report)
     if inference.mistakes:
         raise GraphError(graph.name, inference.mistakes)
@@ -170,15 +171,14 @@ def _check_times(inference: Inference, found: StageCut) -> None:
 class _PlanBuilder:
     """All that is known before stages are made."""
 
+    graph: JobGraph
     operators: dict[str, Operator]
     schemas: dict[str, pa.Schema]
     flows: dict[str, Flow]
     cut: StageCut
-    job: str
     streams: Mapping[str, StreamInfo]
     timed: set[int]
     timeless: set[str]
-    dead: tuple[OutputBinding, ...]
 
     @cached_property
     def first(self) -> set[str]:
@@ -217,10 +217,12 @@ class _PlanBuilder:
             tasks.append(max((self.partitions(o) for o in inputs), default=own))
             delays.append(watermark_lags(self.operators, self.cut, index))
         exchanges = [
-            self._exchange(operator, delays, tasks[self.cut.stage_of[operator.name]])
+            self._exchange(operator, delays)
             for operator in self.operators.values()
             if isinstance(operator, PartitionBy)
         ]
+        origins = tuple(self.origins.values())
+        exchanges = through_bus(exchanges, self.graph, self.streams, tasks, origins)
         widths = self._output_partitions(tasks)
         return tuple(
             self._stage(index, tasks[index], delays[index], exchanges, widths)
@@ -253,8 +255,7 @@ class _PlanBuilder:
                 self._output(o, widths, is_keyed=bool(receives))
                 for o in members
                 if isinstance(o, SendTo)
-            )
-            + (self.dead if has_dead_letters(members) else ()),
+            ),
             sinks=tuple(
                 SinkBinding(o.name, o.sink, self.flows[o.name].schema)
                 for o in members
@@ -303,9 +304,7 @@ class _PlanBuilder:
                 behind[before] = max(behind.get(before, 0), own + further)
         return behind.get(name, 0) + 1
 
-    def _exchange(
-        self, operator: PartitionBy, delays: list[dict[str, int]], tasks: int
-    ) -> Exchange:
+    def _exchange(self, operator: PartitionBy, delays: list[dict[str, int]]) -> Exchange:
         before = operator.inputs[0]
         source, target = self.cut.stage_of[before], self.cut.stage_of[operator.name]
         columns = list(self.schemas[operator.name])
@@ -324,11 +323,7 @@ class _PlanBuilder:
             before,
             timeless=is_timeless,
         )
-        if not operator.is_durable:
-            is_traced = operator.name in self.traced
-            return made if is_traced else with_combiner(made, self.operators)
-        origins = tuple(self.origins.values())
-        return through_bus(made, operator.via, self.job, self.streams, tasks, origins)
+        return made if operator.name in self.traced else with_combiner(made, self.operators)
 
     def _output_partitions(self, tasks: list[int]) -> dict[str, int]:
         widths: dict[str, int] = {}

@@ -84,16 +84,16 @@ def promise(semantics: Semantics) -> list[str]:
 
 
 def _stage(stage: Stage, state: Semantics, default: Semantics) -> Stage:
-    said = {
+    # Dead letters get the records that the state passed over, as often as these.
+    said: dict[str, Semantics | None] = {DEAD_LETTERS: state}
+    said |= {
         operator.name: operator.semantics
         for operator in stage.operators
         if isinstance(operator, SendTo | SendToSink)
     }
 
     def output(binding: OutputBinding) -> OutputBinding:
-        # Dead letters get the records that the state passed over, as often as these.
-        own = state if binding.operator == DEAD_LETTERS else said[binding.operator] or default
-        return replace(binding, semantics=own)
+        return replace(binding, semantics=said[binding.operator] or default)
 
     def sink(binding: SinkBinding) -> SinkBinding:
         least = Semantics.AT_LEAST_ONCE

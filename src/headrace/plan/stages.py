@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -148,6 +148,9 @@ class Exchange(Derived):
     combined: Combined | None = None
     timeless: bool = False
     address: str = ""
+
+    semantics: ClassVar[Semantics] = Semantics.EXACTLY_ONCE
+    """Of rows that another part receives, whatever the job promises of its outputs."""
 
     @cached_property
     def file_schemas(self) -> dict[str, pa.Schema]:
@@ -426,8 +429,7 @@ class JobPlan(Derived):
     def commit_actions(self) -> tuple[CommitAction, ...]:
         """What a commit does after the epoch's results are durable, in order."""
         used = {binding.semantics for binding in self.sent}
-        if self.internal_sends:
-            used.add(Semantics.EXACTLY_ONCE)
+        used |= {edge.semantics for _, edge in self.internal_sends}
         return commit_actions(self.state_semantics, frozenset(used))
 
     @cached_property

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ from headrace.runtime.async_calls import AsyncCalls, CallRow
 from headrace.runtime.async_loop import CallLoop, Owner
 from headrace.runtime.chunk import Chunk, Groups, Ints, OriginIds, from_exchange
 from headrace.runtime.context import NO_GROUP
-from headrace.runtime.dead_letters import Refused, from_record, to_record
-from headrace.runtime.node import Node
+from headrace.runtime.dead_letters import from_record, to_record
+from headrace.runtime.node import Guard, Node, Refused
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.runtime.process import ProcessNode
 from headrace.runtime.user_calls import SideOutputRouter, with_rare_gc
@@ -168,43 +168,33 @@ class _UnmadeRows:
         return list(map(PendingPosition, *(column.tolist() for column in columns)))
 
 
-class RefusalCollector:
+class RefusalCollector(Guard):
     """Stands for a guard while messages are made, and keeps what it is given."""
 
     def __init__(self) -> None:
+        super().__init__(Counter())
         self.rows: list[Refused] = []
 
-    def take(self, chunk: Chunk, refused: list[Refused]) -> None:
+    def keep(self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None) -> None:
         """Keep rows of which no message can be made."""
         self.rows = list(refused)
 
 
-class AsyncNode(ProcessNode):
-    """Runs the calls of one task that is a range of key groups.
-
-    Between epochs it holds messages whose calls have not taken effect; the task's state holds
-    them, too.
+class _CallingNode(ProcessNode):
+    """Has the calls of one task.
 
     Args:
         spec: how calls are made.
         loop: of the process.
         owner: whose calls they are.
-        pending: where messages are kept.
         **named: as of ``ProcessNode``.
     """
 
     def __init__(
-        self,
-        *positional: Any,
-        spec: Spec,
-        loop: CallLoop,
-        owner: Owner,
-        pending: PendingRows,
-        **named: Any,
+        self, *positional: Any, spec: Spec, loop: CallLoop, owner: Owner, **named: Any
     ) -> None:
         self._loop = loop
         super().__init__(*positional, **named)
-        self._kept = pending
         self.calls = AsyncCalls(
             spec,
             self._turn.limits,
@@ -216,6 +206,39 @@ class AsyncNode(ProcessNode):
             refill=self._refill,
             settle=self._settle,
         )
+
+    def _settled(self, result: Any) -> Any:
+        return self._loop.settle(result) if inspect.iscoroutine(result) else result
+
+    def _apply(self, row: CallRow) -> None:
+        raise NotImplementedError
+
+    def _refill(self) -> bool:
+        raise NotImplementedError
+
+    def _settle(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Give up open calls, and close the user's object."""
+        self.calls.leave()
+        super().close()
+
+
+class AsyncNode(_CallingNode):
+    """Runs the calls of one task that is a range of key groups.
+
+    Between epochs it holds messages whose calls have not taken effect; the task's state holds
+    them, too.
+
+    Args:
+        pending: where messages are kept.
+        **named: as of ``_CallingNode``.
+    """
+
+    def __init__(self, *positional: Any, pending: PendingRows, **named: Any) -> None:
+        super().__init__(*positional, **named)
+        self._kept = pending
         self._backlog: deque[_UnmadeRows] = deque()
         self._sent: list[CallRow] = []
         self._gone: list[PendingPosition] = []
@@ -225,9 +248,6 @@ class AsyncNode(ProcessNode):
         for kept in pending.read():
             flags = np.ones(kept.chunk.rows, np.bool_)
             self._backlog.append(_UnmadeRows(kept.chunk, kept.epochs, kept.numbers, flags))
-
-    def _settled(self, result: Any) -> Any:
-        return self._loop.settle(result) if inspect.iscoroutine(result) else result
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch; calls continue that were open."""
@@ -260,7 +280,7 @@ class AsyncNode(ProcessNode):
             block, rest = block.split(BLOCK_ROWS)
             self._backlog.appendleft(rest)
         refusals = None if self.guard is None else RefusalCollector()
-        chunk, messages = self._maker.of(block.chunk, refusals)  # type: ignore[arg-type]
+        chunk, messages = self._maker.of(block.chunk, refusals)
         places, kept = block.places(), block.kept.tolist()
         if refusals is not None and refusals.rows:
             assert self.guard is not None
@@ -379,11 +399,6 @@ class AsyncNode(ProcessNode):
         event, wall = super().deadlines()
         return event, (self._turn.wall_ms if self.is_busy else wall)
 
-    def close(self) -> None:
-        """Give up open calls, and close the user's object."""
-        self.calls.leave()
-        super().close()
-
 
 def _watermark(chunk: Chunk, row: int | None = None) -> int:
     """The watermark of a row's own partition just before it; of all rows the least."""
@@ -448,40 +463,16 @@ def _digests(chunk: Chunk) -> list[int]:
         return [0] * chunk.rows
 
 
-class SourceCallNode(ProcessNode):
-    """Makes the calls, before an epoch knows how far it reads.
+class SourceCallNode(_CallingNode):
+    """Makes the calls, before an epoch knows how far it reads; see ``_CallingNode``."""
 
-    Args:
-        spec: how calls are made.
-        loop: of the process.
-        owner: whose calls they are.
-        **named: as of ``ProcessNode``.
-    """
-
-    def __init__(
-        self, *positional: Any, spec: Spec, loop: CallLoop, owner: Owner, **named: Any
-    ) -> None:
-        self._loop = loop
+    def __init__(self, *positional: Any, **named: Any) -> None:
         super().__init__(*positional, **named)
-        self.calls = AsyncCalls(
-            spec,
-            self._turn.limits,
-            self._turn,
-            self._user,
-            loop=loop,
-            owner=owner,
-            apply=self._apply,
-            refill=self._refill,
-            settle=self._settle,
-        )
         self.answers: dict[MessageId, CallRow] = {}
-        self.feed: Callable[[], bool] = lambda: False
+        self.read_more: Callable[[], bool] = lambda: False
         self._backlog: deque[Chunk] = deque()
         self._asked: dict[int, deque[CallRow]] = {}
         self._identities = MessageIds()
-
-    def _settled(self, result: Any) -> Any:
-        return self._loop.settle(result) if inspect.iscoroutine(result) else result
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch; calls continue that were open."""
@@ -503,11 +494,11 @@ class SourceCallNode(ProcessNode):
 
     def _refill(self) -> bool:
         if not self._backlog:
-            return self.feed()
+            return self.read_more()
         whole = self._backlog.popleft()
         identities = self._identities.of(whole)
         refusals = None if self.guard is None else RefusalCollector()
-        _, messages = self._maker.of(whole, refusals)  # type: ignore[arg-type]
+        _, messages = self._maker.of(whole, refusals)
         errors = {} if refusals is None else {one.row: one.error for one in refusals.rows}
         made = iter(messages)
         for at, identity in enumerate(identities):
@@ -555,11 +546,6 @@ class SourceCallNode(ProcessNode):
             own = chunk.origins.offsets[chunk.origins.sources == source]
             found += [int(own.min())] if len(own) else []
         return min(found, default=None)
-
-    def close(self) -> None:
-        """Give up open calls, and close the user's object."""
-        self.calls.leave()
-        super().close()
 
 
 class SourceResultNode(Node):

@@ -1,59 +1,46 @@
-"""What happens to rows that an operator refuses: counted, and kept as dead letters if wanted."""
+"""Dead letters of a task: the rows that its operators refuse, kept with where they came from."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
-from headrace.bus.bus import Bus
 from headrace.bus.read_only import skipping_bad_rows
-from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
-from headrace.plan.dead_letters import DEAD_SCHEMA, PARTITION_BITS
+from headrace.errors import HeadraceError, InvalidInputError
+from headrace.graph.operators import DEAD_LETTER, Operator
+from headrace.plan.dead_letters import DEAD_LETTERS, DEAD_SCHEMA, PARTITION_BITS
+from headrace.plan.stages import OutputBinding, Stage
 from headrace.runtime.chunk import UNKNOWN, Chunk
-
-MOST_TRIES = 4096
-"""Calls of a batch function on parts of one batch; beyond, something else than rows is bad."""
+from headrace.runtime.node import Guard, Refused
+from headrace.runtime.node_context import RuntimeContext
+from headrace.runtime.outputs import OutputNode
 
 _NEAR = 1000  # records between two wanted ones that are read along, to read once
-T = TypeVar("T")
 
 
-class Refused(NamedTuple):
-    """A row of a chunk, and why it was refused."""
-
-    row: int
-    error: HeadraceError
-
-
-class DeadLetters:
-    """Makes dead letters of the rows that the operators of one task refuse.
+class DeadLetters(OutputNode):
+    """The output of one task that gets the dead letters of all its operators.
 
     Args:
-        job: its name.
-        keys: columns of the task's partition key.
-        origins: streams of the job's inputs, by number.
-        bus: where the records are that rows were made of.
-        send: takes the letters.
+        binding: of the output.
+        stage: that the task is of.
+        task: its number.
+        runtime: what it has in common with the other tasks.
     """
 
     def __init__(
-        self,
-        job: str,
-        keys: Sequence[str],
-        origins: Sequence[str],
-        bus: Bus,
-        send: Callable[[Chunk], None],
+        self, binding: OutputBinding, stage: Stage, task: int, runtime: RuntimeContext
     ) -> None:
-        self._job, self._keys, self._origins, self._bus = job, keys, origins, bus
-        self._take = send
+        super().__init__(binding.operator, binding, task)
+        self._job, self._origins, self._bus = runtime.job, stage.origins, runtime.bus
+        self._keys = stage.receives[0].keys if stage.receives else ()
         self._epoch = self._at = 0
 
-    def begin(self, epoch: int, wall_ms: int) -> None:
+    def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch: its number and its wall clock are those of the letters."""
         self._epoch, self._at = epoch, wall_ms
 
@@ -98,7 +85,7 @@ class DeadLetters:
             pa.array([letter.get(field.name) for letter in letters], field.type)
             for field in DEAD_SCHEMA
         ]
-        self._take(Chunk(pa.RecordBatch.from_arrays(columns, schema=DEAD_SCHEMA)))
+        self.push(Chunk(pa.RecordBatch.from_arrays(columns, schema=DEAD_SCHEMA)))
 
     @staticmethod
     def _keys_of(chunk: Chunk, rows: Sequence[int], keys: Sequence[str]) -> Iterator[str | None]:
@@ -151,79 +138,57 @@ class DeadLetters:
         return found
 
 
-class Guard:
-    """Takes the rows that one operator refuses, so that the others continue.
+class DeadLetterGuard(Guard):
+    """Takes the rows that one operator refuses, and keeps them.
 
     Args:
         operator: its name.
         counts: of the operator.
-        letters: of the task; ``None``: the rows are dropped.
+        letters: of the task.
         keys: columns of the key in the rows, where these are not the task's.
     """
+
+    counted = "dead_letters"
 
     def __init__(
         self,
         operator: str,
         counts: Counter[str],
-        letters: DeadLetters | None,
-        keys: Sequence[str] | None = None,
+        letters: DeadLetters,
+        keys: Sequence[str] | None,
     ) -> None:
-        self._operator, self._counts, self._letters = operator, counts, letters
-        self._keys = keys
+        super().__init__(counts)
+        self._operator, self._letters, self._keys = operator, letters, keys
 
-    def take(
-        self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None = None
-    ) -> None:
-        """Count rows and release them.
+    def keep(self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None) -> None:
+        """Keep refused rows of a chunk."""
+        self._letters.add(self._operator, chunk, refused, self._keys if keys is None else keys)
 
-        Args:
-            chunk: has the rows.
-            refused: which, and why.
-            keys: columns of its key, where these are other ones.
-        """
-        if not refused:
-            return
-        self._count(len(refused))
-        if self._letters is not None:
-            self._letters.add(self._operator, chunk, refused, self._keys if keys is None else keys)
+    def keep_lost(self, error: HeadraceError, key: Any) -> None:
+        """Note what failed without a row."""
+        self._letters.add_lost(self._operator, error, key)
 
-    def take_lost(self, error: HeadraceError, key: Any) -> None:
-        """Count what failed without a row."""
-        self._count(1)
-        if self._letters is not None:
-            self._letters.add_lost(self._operator, error, key)
 
-    def _count(self, rows: int) -> None:
-        self._counts["dropped" if self._letters is None else "dead_letters"] += rows
+def make_dead_letters(stage: Stage, task: int, runtime: RuntimeContext) -> list[DeadLetters]:
+    """Return the output of a task for its dead letters; none where its stage makes none."""
+    return [
+        DeadLetters(binding, stage, task, runtime)
+        for binding in stage.outputs
+        if binding.operator == DEAD_LETTERS
+    ]
 
-    def parts(self, chunk: Chunk, work: Callable[[Chunk], T]) -> Iterator[T]:
-        """Yield what is made of the good rows of a chunk, in their order.
 
-        A batch that fails is cut in two, and so on, until the bad rows stand alone. So ``work``
-        is called again on parts of what it was called on before: it has to be pure.
+def make_guard(
+    operator: Operator, counts: Counter[str], stage: Stage, letters: Sequence[DeadLetters]
+) -> Guard:
+    """Return what takes the rows that an operator refuses.
 
-        Raises:
-            InvalidInputError: after ``MOST_TRIES`` calls; then few rows are good, if any.
-        """
-        waiting, tries = [(0, chunk.rows)], 0
-        refused: list[Refused] = []
-        while waiting:
-            begin, end = waiting.pop()
-            tries += 1
-            try:
-                made = work(chunk if end - begin == chunk.rows else chunk.part(begin, end))
-            except InvalidInputError as error:
-                if tries >= MOST_TRIES or isinstance(error, CallTimeoutError):
-                    error.add_note(f"{len(refused)} rows were refused before, one by one")
-                    raise
-                if end - begin == 1:
-                    refused.append(Refused(begin, error))
-                    continue
-                middle = (begin + end) // 2
-                waiting += [(middle, end), (begin, middle)]
-                continue
-            yield made
-        self.take(chunk, refused)
+    Without an output for dead letters, as in what leads up to calls, no row is kept.
+    """
+    if operator.on_error != DEAD_LETTER or not letters:
+        return Guard(counts)
+    keys = stage.keys_of(operator) if operator.inputs else None
+    return DeadLetterGuard(operator.name, counts, letters[0], keys)
 
 
 def to_record(batch: pa.RecordBatch, row: int) -> bytes:
@@ -242,10 +207,3 @@ def from_record(record: bytes) -> pa.RecordBatch:
 
 def _text(key: Any) -> str | None:
     return msgspec.json.encode(key, enc_hook=str).decode()
-
-
-def without(chunk: Chunk, refused: Sequence[Refused]) -> Chunk:
-    """Return the rows of a chunk that were not refused."""
-    keep = np.ones(chunk.rows, np.bool_)
-    keep[[one.row for one in refused]] = False
-    return chunk.filter(keep)

@@ -7,21 +7,23 @@ nothing but the watermark that the sending stage had reached, or the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.bus.bus import Stream
+from headrace.bus.bus import Bus, Stream
 from headrace.bus.carried import LARGEST_CARRIED, small_batches
 from headrace.errors import InvalidInputError
 from headrace.plan.dead_letters import PARTITION_BITS
-from headrace.plan.stages import GROUP, MARK, ORIGIN, SOURCE, Exchange, OutputBinding
+from headrace.plan.stages import GROUP, MARK, ORIGIN, SOURCE, Exchange, OutputBinding, Stage
 from headrace.records.keys import group_range
 from headrace.runtime.chunk import UNKNOWN, Chunk, from_exchange
-from headrace.runtime.exchange import ExchangeWriter, HotKeySketch, with_lag
-from headrace.runtime.orders import END_WATERMARK, InputRange, Reached
+from headrace.runtime.exchange import ExchangeNode, ExchangeWriter, HotKeySketch, with_lag
+from headrace.runtime.node import Node
+from headrace.runtime.orders import END_WATERMARK, InputRange, Reached, TaskOrder
 from headrace.runtime.outputs import OutputNode
 
 CHUNK_ROWS = 1 << 16
@@ -87,6 +89,15 @@ class InternalStreamNode(OutputNode):
                     operator=self.name,
                 )
             yield piece
+
+
+def make_sender(
+    exchange: Exchange, groups: int, task: int, hot: HotKeySketch | None = None
+) -> Node:
+    """Return the sending side of a ``partition_by``: through files of the epoch, or the bus."""
+    if exchange.stream:
+        return InternalStreamNode(exchange, groups, task, hot)
+    return ExchangeNode(exchange, groups, hot)
 
 
 class InternalStreamReader:
@@ -165,6 +176,61 @@ class InternalStreamReader:
         """Return where reading stopped, the highest mark so far, and whether that is the end."""
         wanted, ended = self._range, self._has_ended
         return Reached(wanted.operator, wanted.partition, self._next, self.mark, ended=ended)
+
+
+class _Receiver(Protocol):
+    """The task that reads."""
+
+    @property
+    def has_timers(self) -> bool: ...
+    def expect(self, watermark: int) -> None: ...
+    def push(self, entry: str, chunk: Chunk) -> None: ...
+
+
+class InternalStreamInput:
+    """What one task reads of internal streams in an epoch.
+
+    Args:
+        stage: that it is of.
+        task: with a range of each partition that it has.
+        bus: the streams.
+        max_bytes: reading a range ends early after about so many bytes.
+    """
+
+    def __init__(self, stage: Stage, task: TaskOrder, bus: Bus, max_bytes: int | None) -> None:
+        self._task = task
+        sent_by = {exchange.operator: exchange for exchange in stage.feeds}
+        self._readers: list[tuple[InputRange, InternalStreamReader]] = []
+        for wanted in task.ranges:
+            exchange = sent_by[wanted.operator]
+            stream = bus.stream(exchange.stream)
+            reader = InternalStreamReader(stream, exchange, wanted, max_bytes)
+            self._readers.append((wanted, reader))
+
+    def feed(
+        self, receiver: _Receiver, watermark: int, should_stop: Callable[[], bool]
+    ) -> tuple[list[Reached], int]:
+        """Bring the task its rows; stops early when asked.
+
+        Returns:
+            Where reading stopped, and the watermark that the marks bring the task to, which may
+            be ahead of its stage's: no other task has anything of its partitions.
+        """
+        parts: list[Iterable[Chunk]] = [reader.chunks(should_stop) for _, reader in self._readers]
+        if receiver.has_timers:  # between rows these have to know what the marks after them say
+            parts = [list(chunks) for chunks in parts]
+            receiver.expect(self._passed(watermark))
+        reached = []
+        for (wanted, reader), chunks in zip(self._readers, parts, strict=True):
+            for chunk in chunks:
+                receiver.push(wanted.operator, chunk)
+            if wanted.start < wanted.stop:
+                reached.append(reader.reached())
+        return reached, self._passed(watermark)
+
+    def _passed(self, watermark: int) -> int:
+        marks = [reader.mark for _, reader in self._readers]
+        return max(watermark, min(self._task.bound, *marks))
 
 
 def _named(sources: pa.Array, origins: tuple[str, ...]) -> pa.Array:

@@ -18,8 +18,7 @@ from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists
 from headrace.runtime.chunk import UNKNOWN, Chunk, Ints, RowOrigins, concat_chunks
 from headrace.runtime.context import ProcessorCall
-from headrace.runtime.dead_letters import Refused
-from headrace.runtime.node import Inlet, Node
+from headrace.runtime.node import Inlet, Node, Refused
 from headrace.runtime.process import ProcessNode, passed_times
 from headrace.runtime.user_calls import MessageMaker
 

@@ -1,15 +1,104 @@
-"""The running form of an operator: takes chunks, pushes chunks to the ones after it."""
+"""The running form of an operator: takes chunks, pushes chunks to the ones after it.
+
+Rows that it refuses go to its ``Guard``, where it has one, so that the others continue.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
+
+from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
 from headrace.runtime.chunk import Chunk
 
-if TYPE_CHECKING:
-    from headrace.runtime.dead_letters import Guard
+MOST_TRIES = 4096
+"""Calls of a batch function on parts of one batch; beyond, something else than rows is bad."""
+
+T = TypeVar("T")
+
+
+class Refused(NamedTuple):
+    """A row of a chunk, and why it was refused."""
+
+    row: int
+    error: HeadraceError
+
+
+class Guard:
+    """Takes the rows that one operator refuses, and drops them.
+
+    Args:
+        counts: of the operator.
+    """
+
+    counted: ClassVar[str] = "dropped"
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+
+    def take(
+        self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None = None
+    ) -> None:
+        """Count rows and release them.
+
+        Args:
+            chunk: has the rows.
+            refused: which, and why.
+            keys: columns of its key, where these are not those of the operator's rows.
+        """
+        if refused:
+            self._counts[self.counted] += len(refused)
+            self.keep(chunk, refused, keys)
+
+    def take_lost(self, error: HeadraceError, key: Any) -> None:
+        """Count what failed without a row, such as a timer."""
+        self._counts[self.counted] += 1
+        self.keep_lost(error, key)
+
+    def keep(self, chunk: Chunk, refused: Sequence[Refused], keys: Sequence[str] | None) -> None:
+        """Keep refused rows of a chunk, if they are wanted."""
+
+    def keep_lost(self, error: HeadraceError, key: Any) -> None:
+        """Note what failed without a row, if that is wanted."""
+
+    def parts(self, chunk: Chunk, work: Callable[[Chunk], T]) -> Iterator[T]:
+        """Yield what is made of the good rows of a chunk, in their order.
+
+        A batch that fails is cut in two, and so on, until the bad rows stand alone. So ``work``
+        is called again on parts of what it was called on before: it has to be pure.
+
+        Raises:
+            InvalidInputError: after ``MOST_TRIES`` calls; then few rows are good, if any.
+        """
+        waiting, tries = [(0, chunk.rows)], 0
+        refused: list[Refused] = []
+        while waiting:
+            begin, end = waiting.pop()
+            tries += 1
+            try:
+                made = work(chunk if end - begin == chunk.rows else chunk.part(begin, end))
+            except InvalidInputError as error:
+                if tries >= MOST_TRIES or isinstance(error, CallTimeoutError):
+                    error.add_note(f"{len(refused)} rows were refused before, one by one")
+                    raise
+                if end - begin == 1:
+                    refused.append(Refused(begin, error))
+                    continue
+                middle = (begin + end) // 2
+                waiting += [(middle, end), (begin, middle)]
+                continue
+            yield made
+        self.take(chunk, refused)
+
+
+def without(chunk: Chunk, refused: Sequence[Refused]) -> Chunk:
+    """Return the rows of a chunk that were not refused."""
+    keep = np.ones(chunk.rows, np.bool_)
+    keep[[one.row for one in refused]] = False
+    return chunk.filter(keep)
 
 
 class Node:

@@ -22,8 +22,7 @@ from headrace.records.keys import encode_columns
 from headrace.records.messages import columns_to_lists
 from headrace.runtime.chunk import UNKNOWN, Chunk, Groups, Ints, RowOrigins, split_groups
 from headrace.runtime.context import NO_GROUP, Context, ProcessorCall, TimerOutput
-from headrace.runtime.dead_letters import Refused
-from headrace.runtime.node import Node
+from headrace.runtime.node import Node, Refused
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, emit_time
 from headrace.runtime.timers import Timer, Timers
 from headrace.runtime.user_calls import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
@@ -25,14 +25,14 @@ from headrace.errors import (
 )
 from headrace.faults import fault
 from headrace.files import disk_error
-from headrace.plan.stages import CallLimits, Exchange, Stage
+from headrace.plan.stages import CallLimits, Stage
 from headrace.runtime.async_calls import AsyncCalls
 from headrace.runtime.async_loop import CallLoop, LoopClient
 from headrace.runtime.async_process import SourceCallNode
 from headrace.runtime.chunk import Chunk, source_of
 from headrace.runtime.context import RemoteStores
 from headrace.runtime.exchange_network import ExchangeLostError
-from headrace.runtime.internal_stream import InternalStreamReader
+from headrace.runtime.internal_stream import InternalStreamInput
 from headrace.runtime.node_context import RuntimeContext
 from headrace.runtime.orders import (
     NO_WATERMARK,
@@ -100,7 +100,7 @@ class CallFeeder:
         self.asks, self._push, self._readers = asks, push, readers
         self._parts = self._all()
         for ask in asks:
-            ask.feed = self._more
+            ask.read_more = self._more
         for reader in readers:
             source = source_at(reader)
             for ask in asks:
@@ -426,7 +426,12 @@ class _Attempt:
     def _run_tasks(self, ready: list[_ReadyTask]) -> list[list[Reached]]:
         """Run the tasks one after the other, but their asynchronous calls all together."""
         if not self._is_calling:
-            return list(map(self._run_task, ready))
+            reached = []
+            for entry in ready:
+                read = self._feed(entry)
+                entry.runtime.advance(read.watermark, self._order.time_ms)
+                reached.append(read.reached)
+            return reached
         asking = {n: self._asking(entry) for n, entry in enumerate(ready) if entry.runtime.asking}
         fed = {n: self._feed(entry) for n, entry in enumerate(ready) if n not in asking}
         calls = [ask.calls for one in asking.values() for ask in one.asks]
@@ -466,19 +471,21 @@ class _Attempt:
             guard=runtime.input_guards.get(wanted.operator),
         )
 
-    def _run_task(self, entry: _ReadyTask) -> list[Reached]:
-        fed = self._feed(entry)
-        entry.runtime.advance(fed.watermark, self._order.time_ms)
-        return fed.reached
-
     def _feed(self, entry: _ReadyTask, stops: ReadStops | None = None) -> _TaskInput:
         """Bring a task its rows, no further than ``stops`` say."""
         task, stage, runtime = entry.order, entry.stage, entry.runtime
         reached: list[Reached] = []
-        feeds = {exchange.operator: exchange for exchange in stage.feeds} if stage.feeds else {}
+        watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
+        if stage.keyed:
+            runtime.expect(watermark)
+            if task.ranges:
+                own = InternalStreamInput(stage, task, self._host.bus, self._order.range_bytes)
+                reached, watermark = own.feed(runtime, watermark, self._should_stop)
+            for exchange in stage.receives:
+                for chunk in self._host.exchange.read(self._order, exchange, *task.groups):
+                    runtime.push(exchange.operator, chunk)
+            return _TaskInput(reached, watermark)
         for ordered in task.ranges:
-            if ordered.operator in feeds:
-                continue
             wanted = ordered
             if stops is not None:
                 stop = stops[wanted.operator, wanted.partition]
@@ -489,44 +496,7 @@ class _Attempt:
             for chunk in reader.chunks(self._should_stop):
                 runtime.push(wanted.operator, chunk)
             reached.append(reader.reached())
-        watermark = self._order.watermarks.get(stage.name, NO_WATERMARK)
-        if stage.keyed:
-            runtime.expect(watermark)
-        marks = self._read_feeds(task, feeds, runtime, reached, watermark) if feeds else []
-        for exchange in stage.receives:
-            for chunk in self._host.exchange.read(self._order, exchange, *task.groups):
-                runtime.push(exchange.operator, chunk)
-        if marks:  # no other task has anything of its partitions
-            watermark = max(watermark, min(task.bound, *marks))
         return _TaskInput(reached, watermark)
-
-    def _read_feeds(
-        self,
-        task: TaskOrder,
-        feeds: Mapping[str, Exchange],
-        runtime: StageTask,
-        reached: list[Reached],
-        watermark: int,
-    ) -> list[int]:
-        """Read what came through internal streams; returns the marks of their partitions since."""
-        readers: list[tuple[InputRange, InternalStreamReader, Iterable[Chunk]]] = []
-        for wanted in task.ranges:
-            if wanted.operator not in feeds:
-                continue
-            exchange = feeds[wanted.operator]
-            stream = self._host.bus.stream(exchange.stream)
-            reader = InternalStreamReader(stream, exchange, wanted, self._order.range_bytes)
-            readers.append((wanted, reader, reader.chunks(self._should_stop)))
-        if runtime.has_timers:  # timers between rows have to know what the marks after these say
-            readers = [(wanted, reader, list(chunks)) for wanted, reader, chunks in readers]
-            reached_by = min([task.bound, *(reader.mark for _, reader, _ in readers)])
-            runtime.expect(max(watermark, reached_by))
-        for wanted, reader, chunks in readers:
-            for chunk in chunks:
-                runtime.push(wanted.operator, chunk)
-            if wanted.start < wanted.stop:
-                reached.append(reader.reached())
-        return [reader.mark for _, reader, _ in readers]
 
     def _should_stop(self) -> bool:
         now, limit = self._host.clock.monotonic(), self._order.read_ms

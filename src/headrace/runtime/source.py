@@ -27,7 +27,7 @@ from headrace.plan.stages import CallLimits, InputBinding
 from headrace.records.evolution import cast_to_plan
 from headrace.records.schema import as_milliseconds, event_times, normalise
 from headrace.runtime.chunk import Chunk, Ints, RowOrigins, source_of
-from headrace.runtime.dead_letters import Guard, Refused, without
+from headrace.runtime.node import Guard, Refused, without
 from headrace.runtime.orders import NO_WATERMARK, InputRange, Reached
 from headrace.runtime.user_calls import (
     CallTimeout,

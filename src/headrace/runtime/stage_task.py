@@ -12,17 +12,16 @@ from dataclasses import replace
 from operator import attrgetter
 
 from headrace.errors import InternalError
-from headrace.graph.operators import DEAD_LETTER, FAIL, Input, Operator, Port, Process, StoreSpec
-from headrace.plan.dead_letters import DEAD_LETTERS
+from headrace.graph.operators import FAIL, Input, Operator, Port, Process, StoreSpec
 from headrace.plan.stages import Exchange, Stage
 from headrace.records.schema import TableLayout
 from headrace.runtime.async_process import AsyncNode, SourceCallNode
 from headrace.runtime.chunk import Chunk
 from headrace.runtime.context import REMOTE, RemoteStores
-from headrace.runtime.dead_letters import DeadLetters, Guard
+from headrace.runtime.dead_letters import make_dead_letters, make_guard
 from headrace.runtime.exchange import ExchangeNode, HotKeySketch
-from headrace.runtime.internal_stream import InternalStreamNode
-from headrace.runtime.node import Node
+from headrace.runtime.internal_stream import make_sender
+from headrace.runtime.node import Guard, Node
 from headrace.runtime.node_context import NodeContext, RuntimeContext
 from headrace.runtime.node_factory import layouts_of, make_node
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, HotKeys
@@ -169,7 +168,8 @@ class StageTask:
             asks = {node.name: node for node in nodes if isinstance(node, SourceCallNode)}
         keys = self._keys
         build = NodeContext(stage, task, groups, runtime, state, remotes, own, keys, asks or {})
-        self._dead, self._letters = self._dead_letters()
+        self._letters = make_dead_letters(stage, task, runtime)
+        self._watched: list[HotKeySketch] = []
         self.nodes: dict[str, Node] = {}
         self._input_counts: dict[str, Counter[str]] = {}
         self._entered: Counter[str] = Counter()
@@ -179,7 +179,8 @@ class StageTask:
                 self.nodes[operator.name] = self._made(operator, build)
             elif operator.on_error != FAIL:
                 counts = self._input_counts[operator.name] = Counter()
-                self.input_guards[operator.name] = self._guard(operator, counts)
+                guard = make_guard(operator, counts, stage, self._letters)
+                self.input_guards[operator.name] = guard
         for exchange in stage.sends:
             self.nodes[exchange.operator] = self._sender(exchange)
         self._entries = self._connect()
@@ -189,30 +190,15 @@ class StageTask:
         """What makes calls ahead of another task's reading."""
         self.exchanges = [node for node in every if isinstance(node, ExchangeNode)]
         self.outputs = [node for node in every if isinstance(node, OutputNode)]
-        self.outputs += [] if self._dead is None else [self._dead]
+        self.outputs += self._letters
         self.sinks = [node for node in every if isinstance(node, SinkNode)]
-        senders = [n for n in every if isinstance(n, ExchangeNode | InternalStreamNode)]
-        self._watched = [node.hot for node in senders if node.hot is not None]
 
     def _sender(self, exchange: Exchange) -> Node:
-        is_watched = self._runtime.hot_keys and exchange.keys
-        hot = HotKeySketch(exchange.operator, exchange.keys) if is_watched else None
-        if exchange.stream:
-            return InternalStreamNode(exchange, self._key_groups, self.task, hot)
-        return ExchangeNode(exchange, self._key_groups, hot)
-
-    def _dead_letters(self) -> tuple[OutputNode | None, DeadLetters | None]:
-        binding = next((o for o in self._stage.outputs if o.operator == DEAD_LETTERS), None)
-        if binding is None:
-            return None, None
-        output = OutputNode(DEAD_LETTERS, binding, self.task)
-        runtime, origins = self._runtime, self._stage.origins
-        return output, DeadLetters(runtime.job, self._keys, origins, runtime.bus, output.push)
-
-    def _guard(self, operator: Operator, counts: Counter[str]) -> Guard:
-        letters = self._letters if operator.on_error == DEAD_LETTER else None
-        keys = self._stage.keys_of(operator) if operator.inputs else None
-        return Guard(operator.name, counts, letters, keys)
+        hot = None
+        if self._runtime.hot_keys and exchange.keys:
+            hot = HotKeySketch(exchange.operator, exchange.keys)
+            self._watched.append(hot)
+        return make_sender(exchange, self._key_groups, self.task, hot)
 
     def _is_entry(self, operator: Operator) -> bool:
         received = {exchange.operator for exchange in self._stage.receives}
@@ -241,7 +227,7 @@ class StageTask:
     def _made(self, operator: Operator, build: NodeContext) -> Node:
         node = make_node(operator, build)
         if operator.on_error != FAIL:
-            node.guard = self._guard(operator, node.counts)
+            node.guard = make_guard(operator, node.counts, self._stage, self._letters)
         return node
 
     def begin(
@@ -269,8 +255,8 @@ class StageTask:
         for counts in self._input_counts.values():
             counts.clear()
         self._entered.clear()
-        if self._letters is not None:
-            self._letters.begin(epoch, wall_ms)
+        for letters in self._letters:
+            letters.begin(epoch, wall_ms, watermark)
         for name, node in self.nodes.items():
             node.counts.clear()
             node.received = node.sent = 0

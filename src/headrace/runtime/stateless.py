@@ -38,8 +38,7 @@ from headrace.records.evolution import cast_to_schema
 from headrace.records.keys import encode_columns
 from headrace.records.schema import normalise
 from headrace.runtime.chunk import Chunk, Ints
-from headrace.runtime.dead_letters import Refused
-from headrace.runtime.node import Node
+from headrace.runtime.node import Node, Refused
 from headrace.runtime.node_context import NodeContext
 from headrace.runtime.user_calls import (
     NO_LIMITS,
@@ -71,11 +70,11 @@ class BatchNode(Node):
         raise NotImplementedError
 
 
-class SelectNode(BatchNode):
-    """``map`` with expressions."""
+class _ExpressionNode(BatchNode):
+    """An operator that has expressions."""
 
     @classmethod
-    def of(cls, operator: Select, build: NodeContext) -> Self:
+    def of(cls, operator: Select | Explode, build: NodeContext) -> Self:
         """Return the node of an operator of a stage."""
         schema = build.stage.schemas[operator.name]
         return cls(operator.name, operator.expressions, schema)
@@ -83,6 +82,10 @@ class SelectNode(BatchNode):
     def __init__(self, name: str, expressions: Sequence[pl.Expr], schema: pa.Schema) -> None:
         super().__init__(name)
         self._expressions, self._schema = list(expressions), schema
+
+
+class SelectNode(_ExpressionNode):
+    """``map`` with expressions."""
 
     def compute(self, chunk: Chunk) -> Chunk:
         """Compute the new columns."""
@@ -96,18 +99,8 @@ class SelectNode(BatchNode):
         return chunk.with_batch(normalise(frame.to_arrow(), self._schema))
 
 
-class ExplodeNode(BatchNode):
+class ExplodeNode(_ExpressionNode):
     """``flat_map`` with expressions; of an empty list, or none, there is no row."""
-
-    @classmethod
-    def of(cls, operator: Explode, build: NodeContext) -> Self:
-        """Return the node of an operator of a stage."""
-        schema = build.stage.schemas[operator.name]
-        return cls(operator.name, operator.expressions, schema)
-
-    def __init__(self, name: str, expressions: Sequence[pl.Expr], schema: pa.Schema) -> None:
-        super().__init__(name)
-        self._expressions, self._schema = list(expressions), schema
 
     def compute(self, chunk: Chunk) -> Chunk:
         """Make the rows."""

@@ -48,7 +48,7 @@ from headrace.graph.window_transforms import WindowFunction
 from headrace.plan.stages import CallLimits
 from headrace.records.messages import columns_to_lists, from_messages, message_type, to_messages
 from headrace.runtime.chunk import Chunk, Ints
-from headrace.runtime.dead_letters import Guard, Refused, without
+from headrace.runtime.node import Guard, Refused, without
 
 _TICKS = 4
 _COLLECT_AFTER = 50_000
@@ -159,9 +159,10 @@ def time_limit(timeout_s: float | None, progress: Callable[[], object]) -> Itera
 
 @contextmanager
 def with_rare_gc() -> Iterator[None]:
-    """Let the collector of cycles look less often: what calls are made of lives for a while.
+    """Let the collector of cycles look less often in a block, for most of what it makes is kept.
 
-    Looking after every 700 objects, as is the default, doubled the cost of a call.
+    So it is with calls, and with epochs of many tasks. Looking after every 700 objects, as is the
+    default, doubled the cost of a call.
     """
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _COLLECT_AFTER), *before[1:])

@@ -56,7 +56,7 @@ def _written(path: str, batches: Batches, partition: int, place: Placing | None)
     units: list[tuple[int, int]] = []
     sink = file = None
     try:
-        for rows in _chunked(batches):
+        for rows in map(_joined, gathered(batches)):
             if sink is None:
                 os.makedirs(folder := os.path.dirname(path), exist_ok=True)
                 sink = open(path, "xb")  # noqa: SIM115 - closed below, once it is durable
@@ -90,8 +90,8 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def _chunked(batches: Iterable[pa.RecordBatch]) -> Batches:
-    """Put Spark's small batches together."""
+def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    """Yield Spark's small batches, as many together as a reader takes at once."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -100,10 +100,10 @@ def _chunked(batches: Iterable[pa.RecordBatch]) -> Batches:
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield _joined(held)
+            yield held
             held, rows, size = [], 0, 0
     if held:
-        yield _joined(held)
+        yield held
 
 
 def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -49,9 +49,8 @@ from headrace.graph.sinks import StoredTable, installed_warehouse
 from headrace.graph.types import to_schema
 from headrace.graph.windows import Window, global_window
 from headrace.records.schema import unique_names
-from headrace.spark.catalog import register_catalog
 from headrace.spark.data_source import NAME, StreamSource, is_connect, register_source
-from headrace.spark.java_classes import while_active
+from headrace.spark.java_classes import register_catalog, while_active
 from headrace.spark.lazy_runs import LazyRuns, run_whole
 from headrace.spark.run import run_job
 from headrace.spark.sessions import build_session

@@ -7,6 +7,7 @@ started with it. Executors are given it only for what counts in their tasks.
 from __future__ import annotations
 
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -19,6 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 JAR = Path(__file__).parent / "java" / "headrace.jar"
+CATALOG = "headrace"
+_CATALOG_CLASS = "headrace.spark.HeadraceCatalog"
 JAVA_ERRORS = (Py4JError, PySparkException)
 """What a call of Java raises."""
 
@@ -126,3 +129,36 @@ def java_cause(error: Exception) -> str:
             break
         java = deeper
     return str(java.toString()).strip().splitlines()[0][:300]
+
+
+def register_catalog(spark: SparkSession, home: Path) -> None:
+    """Make the catalog ``headrace`` known to a session, over a home; once more: over another one.
+
+    It lists what is there when it is asked. Only a class of the JVM can be a catalog, or take the
+    columns and conditions of a query: a thin one hands them to the Python source. What its tasks
+    run are Spark's own classes.
+
+    Where Spark cannot load it, as versions that its jar was not built for may not, there is a
+    warning, and everything else works.
+
+    Args:
+        spark: the session, which knows the data source.
+        home: folder of streams and jobs.
+    """
+    spark.conf.set(f"spark.sql.catalog.{CATALOG}", _CATALOG_CLASS)
+    spark.conf.set(f"spark.sql.catalog.{CATALOG}.home", str(home.absolute()))
+    jvm: Any = spark.sparkContext._jvm
+    thread = jvm.java.lang.Thread.currentThread()
+    before = thread.getContextClassLoader()
+    thread.setContextClassLoader(class_loader(spark.sparkContext))
+    try:  # Spark loads it now, and keeps it
+        with while_active(spark):
+            java_session(spark).sessionState().catalogManager().catalog(CATALOG)
+    except JAVA_ERRORS as error:
+        spark.conf.unset(f"spark.sql.catalog.{CATALOG}")
+        spark.conf.unset(f"spark.sql.catalog.{CATALOG}.home")
+        text = f"Spark {spark.version} cannot load the catalog {CATALOG!r} ({java_cause(error)})"
+        more = "use the option format('headrace') instead of tables headrace.*"
+        warnings.warn(f"{text}; {more}", stacklevel=3)
+    finally:
+        thread.setContextClassLoader(before)

@@ -33,6 +33,7 @@ from headrace.records.evolution import with_defaults
 from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import event_times, normalise
+from headrace.spark.arrow_rows import gathered
 from headrace.spark.source_options import StreamLocation
 
 OPTION = "checkpointlocation"
@@ -115,7 +116,6 @@ QUERIES = "query "
 _RECORD = "-record.json"
 _MASK = (1 << 64) - 1
 ONCE = "once-"
-CHUNK_ROWS, CHUNK_BYTES = 1 << 20, 64 << 20
 _PARTS = 1 << 20
 """The most appends of a batch; numbers of batches are this far apart."""
 
@@ -214,8 +214,8 @@ class Stager:
             stream = bus.stream(self._write.place.stream)
             chunks = (
                 (partition, batch)
-                for rows in _chunked(batches)
-                for partition, batch in self._placed(stream, _fitted(stream, rows))
+                for held in gathered(batches)
+                for partition, batch in self._placed(stream, _fitted(stream, held))
             )
             return self._written(path, stream, chunks)
 
@@ -295,27 +295,12 @@ def _summed(first: int | None, second: int | None) -> int | None:
     return None if first is None or second is None else (first + second) & _MASK
 
 
-def _chunked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Put Spark's small batches together: a frame is what readers and index pay for."""
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
-            yield pa.Table.from_batches(held)
-            held, rows, size = [], 0, 0
-    if held:
-        yield pa.Table.from_batches(held)
-
-
-def _fitted(stream: Stream, rows: pa.Table) -> pa.RecordBatch:
+def _fitted(stream: Stream, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
     """Return rows as the stream holds them, refused now rather than when they are appended."""
     spec = stream.spec
     try:
-        batch = normalise(with_defaults(rows, spec.schema, dict(spec.added)), spec.schema)
+        table = with_defaults(pa.Table.from_batches(rows), spec.schema, dict(spec.added))
+        batch = normalise(table, spec.schema)
         if spec.time is not None:
             event_times(batch.column(spec.time), f"stream {spec.name!r}")
     except InvalidInputError as error:

@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Literal
 
 from headrace.bus import Bus, BusOptions, open_bus
-from headrace.config import Durability, Settings, load_settings, project_file
+from headrace.config import Settings, load_settings, project_file
+from headrace.coordinator.backup import check_shared_storage
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.driver_loop import JobControl, stop_on_signals
 from headrace.coordinator.epoch_clock import driver_clock
@@ -102,13 +103,7 @@ class Running:
             return driving.run(driving.engine(group), is_alone=True)
 
     def _shared(self) -> RunResult:
-        if Durability.parse(self.settings.state.durability).is_backup:
-            raise InvalidInputError(
-                f"state.durability is {self.settings.state.durability}, which keeps the job's "
-                "storage on the disk of one process; processes that share a job need "
-                "state.durability=epoch",
-                job=self.job,
-            )
+        check_shared_storage(self.settings, self.job)
         with ExitStack() as held:
             own = StateDirLock(self.settings, self.job)
             held.callback(own.release)

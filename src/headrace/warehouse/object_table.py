@@ -21,13 +21,14 @@ import pyarrow as pa
 
 from headrace.clock import Deadline
 from headrace.errors import CorruptDataError, InvalidInputError
+from headrace.fencing import FencedFiles
 from headrace.fencing_objects import FencedObjects
 from headrace.files import Files
-from headrace.graph.sinks import DailyTable, ReceiverAwayError, SinkEpoch, SinkSite
+from headrace.graph.sinks import DailyTable, ReceiverAwayError, SinkEpoch
 from headrace.objects import StorageAwayError
 from headrace.remote import RemoteFile, address_of, is_remote
 from headrace.warehouse import snapshot as snapshots
-from headrace.warehouse.day_files import DayRows, FileSizeTargets
+from headrace.warehouse.day_files import DayRows
 from headrace.warehouse.receiver import TableReceiver, mark_of
 from headrace.warehouse.snapshot import (
     FORMAT,
@@ -208,39 +209,23 @@ class DayMarks:
 
 
 class ObjectTableReceiver(TableReceiver):
-    """Commits epochs into a table in an object storage.
+    """Commits epochs into a table in an object storage; see ``TableReceiver``."""
 
-    Args:
-        place: of the table; made when it is missing.
-        table: what was asked for.
-        aims: of its files.
-        site: who sends.
+    _place: ObjectTableLocation
 
-    Raises:
-        InvalidInputError: the table is of another job, or has columns that do not fit.
-        ReceiverAwayError: the storage does not answer, or others write all the time.
-    """
+    def _fenced(self) -> FencedFiles:
+        return FencedObjects(self._site.files, self._place.control)
 
-    def __init__(
-        self, place: ObjectTableLocation, table: DailyTable, aims: FileSizeTargets, site: SinkSite
-    ) -> None:
-        self._place, self._table, self._aims, self._site = place, table, aims, site
-        self._files = FencedObjects(site.files, place.control)
-        self._clock, self.can_compact = site.clock, True
+    def _begin(self) -> None:
+        self.can_compact = True
         self._held: Snapshot | None = None
-        self._unsettled: set[str] = set()
-        self._open_days: list[int] = []
-        self._marks = DayMarks(place, self._files)
-        self._begun = Deadline(site.clock, WRITE_S)
+        self._marks = DayMarks(self._place, self._files)
+        self._begun = Deadline(self._clock, WRITE_S)
         with self._answering():
             self._claim()
 
     def _claim(self) -> None:
-        site = self._site
-        if site.generation:
-            self._files.take(site.generation, site.origin)
-        else:
-            self._files.join()
+        self._take()
         for _ in range(TRIES):
             try:
                 snapshot = self._claimed()
@@ -250,7 +235,7 @@ class ObjectTableReceiver(TableReceiver):
         else:
             raise self._changed()
         self._learn(snapshot)
-        if site.generation:
+        if self._site.generation:
             self._tidy(snapshot)
             complete = {name for name, day in snapshot.days.items() if day.completed_ms is not None}
             self._marks.find()

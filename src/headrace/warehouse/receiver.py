@@ -257,25 +257,32 @@ class TableReceiver(Receiver):
 
     Raises:
         InvalidInputError: the table is of another job, or has columns that do not fit.
-        ReceiverAwayError: another driver is writing to it.
+        ReceiverAwayError: another driver is writing to it; of a table in an object storage: that
+            does not answer, or others write all the time.
     """
 
     def __init__(
         self, place: TableLocation, table: DailyTable, aims: FileSizeTargets, site: SinkSite
     ) -> None:
         self._place, self._table, self._aims, self._site = place, table, aims, site
-        self._files = FencedFiles(site.files, place.control, place.root)
         self._clock = site.clock
-        self._known: tuple[tuple[int, int], Snapshot] | None = None
         self._unsettled: set[str] = set()
         self._open_days: list[int] = []
+        self._files = self._fenced()
+        self._begin()
+
+    def _fenced(self) -> FencedFiles:
+        """Return by what the table is changed."""
+        return FencedFiles(self._site.files, self._place.control, self._place.root)
+
+    def _begin(self) -> None:
+        """Take the table, and bring it to where it would be had no driver before died."""
+        place, site = self._place, self._site
+        self._known: tuple[tuple[int, int], Snapshot] | None = None
         self._view = DayFolders(place, self._files, site.clock)
         for folder in (place.root, place.data, place.stage, place.changes):
             self._files.make_folder(folder)
-        if site.generation:
-            self._files.take(site.generation, site.origin)
-        else:
-            self._files.join()
+        self._take()
         with self._alone():
             self._files.sync_folder(place.control)  # a driver before may have died before it did
             snapshot = self._claimed()
@@ -285,6 +292,13 @@ class TableReceiver(Receiver):
             self._tidy(snapshot)
             snapshot = self._all_cleaned(snapshot)
             self._show(snapshot, set(snapshot.days) | self._view.days())
+
+    def _take(self) -> None:
+        """Refuse drivers before, from here on; who has no generation joins the newest."""
+        if self._site.generation:
+            self._files.take(self._site.generation, self._site.origin)
+        else:
+            self._files.join()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -19,7 +20,13 @@ from headrace.coordinator.manifest import (
     next_compaction,
 )
 from headrace.runtime.orders import Merged, MergeOrder, SegmentRef
-from headrace.state.compaction_policy import MAX_FILES
+from headrace.state.compaction_policy import (
+    FAN_IN,
+    MAX_FILES,
+    MINIMUM_GAIN_BYTES,
+    RunSize,
+    plan_compaction,
+)
 
 
 def segment(first: int, last: int | None = None, name: str = "") -> SegmentRef:
@@ -124,6 +131,24 @@ def test_a_merge_that_was_ordered_is_asked_for_until_it_is_committed() -> None:
     second = next_compaction(task, now_ms=9, watermark=9, name="m")
     assert second is not None
     assert second.path in {"segment/m", "snapshot/m"}
+
+
+@pytest.mark.parametrize("count", range(1, FAN_IN + 1))
+def test_a_task_is_left_alone_where_the_policy_would_merge_nothing(count: int) -> None:
+    """A small task of few files is not looked at one by one."""
+    least = MINIMUM_GAIN_BYTES
+    found = set()
+    for sizes in product((1, least // count, least, 2 * least), repeat=count):
+        runs = [RunSize(size, size) for size in sizes]
+        refs = [SegmentRef(f"s{n}", 9, n, f"a{n}", 1, s, s, n) for n, s in enumerate(sizes, 1)]
+        for begin, live in product(range(count + 1), (0, least // 2)):
+            kept, new = tuple(refs[:begin]), tuple(refs[begin:])
+            task = TaskState(count, "a", kept, segments=new, state_bytes=live)
+            order = next_compaction(task, now_ms=0)
+            plan = plan_compaction(runs[:begin], runs[begin:], live)
+            assert (order is None) == (plan is None), (sizes, begin, live)
+            found.add(order is None)
+    assert found == {True, False}
 
 
 def test_a_task_with_too_many_files_is_not_left_to_what_runs_beside() -> None:

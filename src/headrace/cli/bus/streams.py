@@ -110,7 +110,8 @@ def describe_stream(settings: Settings, bus: Bus, name: str) -> dict[str, Any]:
         name: of the stream.
     """
     from headrace.clock import SystemClock
-    from headrace.control.job_status import job_names, job_status
+    from headrace.control.job_status import job_status
+    from headrace.coordinator.job_parts import job_names
 
     stream, clock = bus.stream(name), SystemClock()
     found = stream_summary(bus, stream.spec.name)

@@ -284,8 +284,8 @@ def ls(as_json: Json = False, home: Home = None) -> None:
     """
     from headrace.cli.jobs.access import find_statuses
     from headrace.cli.jobs.inspect import show_jobs
-    from headrace.control.job_status import job_names
     from headrace.control.status_schema import status_json
+    from headrace.coordinator.job_parts import job_names
 
     settings = settings_of(home)
     with open_home_bus(settings) as bus:

@@ -241,22 +241,18 @@ def renamed_part(part: SavedPart, before: str, job: str) -> SavedPart:
         described = json.loads(text)
         is_sent = described["kind"] == SENT
         fingerprint[internal_stream_name(job, described[OPERATOR]) if is_sent else name] = text
-    inputs = {
-        operator: {p: structs.replace(at, next_offset=0) for p, at in held.items()}
-        if operator in catalog.feeds
-        else held
-        for operator, held in state.inputs.items()
+    unread = {
+        feed: {p: structs.replace(at, next_offset=0) for p, at in state.inputs[feed].items()}
+        for feed in state.inputs.keys() & set(catalog.feeds)
     }
+    inputs = {**state.inputs, **unread}
     return structs.replace(
         part,
         state=structs.replace(state, job=job + part.suffix, fingerprint=fingerprint, inputs=inputs),
         catalog=structs.replace(
             catalog,
             job=job + part.suffix,
-            inputs={
-                operator: stream(name) if operator in catalog.feeds else name
-                for operator, name in catalog.inputs.items()
-            },
+            inputs=catalog.inputs | {feed: stream(catalog.inputs[feed]) for feed in catalog.feeds},
             sends=tuple(stream(name) for name in catalog.sends),
         ),
     )

@@ -29,14 +29,14 @@ from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.file_copier import FileCopier, named_files
 from headrace.coordinator.inputs import check_graph, task_counts
 from headrace.coordinator.internal_streams import create_internal_streams
-from headrace.coordinator.job_parts import SAVEPOINT, UNFINISHED, part_folders
+from headrace.coordinator.job_parts import SAVEPOINT, UNFINISHED, JobGeneration, part_folders
 from headrace.coordinator.job_storage import (
     DriverLock,
     JobContext,
     JobStorage,
 )
 from headrace.coordinator.manifest import JobState, begin_lineage
-from headrace.coordinator.manifest_writer import FencedManifestWriter, JobGeneration
+from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.coordinator.operations.reset import remove_streams, unfinished_note
 from headrace.coordinator.operations.savepoint_format import (
     SavedPart,
