@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.cli import done
+from tests.support.processes import until
 from tests.support.s3_proxy import FaultyProxy
 from tests.support.servers import S3Server
 from tests.support.storages import (
@@ -183,7 +184,7 @@ def test_those_who_append_move_segments_by_themselves(place: Place) -> None:
         stream = bus.create(ONE)
         stream.configure(local_retain_bytes=1)
         filled(stream, 40)
-    assert len(place.far) > 5
+        until(lambda: len(place.far) > 5, "segments to move")
     with place.open() as bus:
         assert len(everything(bus.stream("one"))) == 2000
 

@@ -257,6 +257,20 @@ def _shortened(names: Sequence[str]) -> str:
     return shown if len(names) <= MOST_NAMES else f"{shown} and {len(names) - MOST_NAMES} more"
 
 
+def no_executors(master: str, address: str) -> UnavailableError:
+    """Return what is said to a driver at an address that gets no executors."""
+    advice = "start a worker, or free its cores"
+    if address.startswith("127."):
+        advice += (
+            f"; executors of other hosts cannot reach this driver at {address}: set "
+            "spark.conf.spark.driver.host and spark.conf.spark.driver.bindAddress to an address "
+            "of this host"
+        )
+    return UnavailableError(
+        f"Spark master {master} has given no executors for {WAIT_FOR_EXECUTORS_S:.0f} s; {advice}"
+    )
+
+
 def spread(
     context: SparkContext, found: Sequence[Executor], slots: int | None, share: tuple[int, int]
 ) -> list[Executor]:
@@ -380,10 +394,8 @@ class SparkRunner:
             if deadline.expired:
                 if found:
                     break
-                raise UnavailableError(
-                    f"Spark master {self._context.master} has given no executors for "
-                    f"{WAIT_FOR_EXECUTORS_S:.0f} s; start a worker, or free its cores"
-                )
+                address = self._context.getConf().get("spark.driver.host")
+                raise no_executors(str(self._context.master), str(address))
             self._clock.sleep(POLL_S)
             now = self._executors()
             if now != found:
