@@ -61,7 +61,10 @@ class FencedObjects(FencedFiles):
         self._leads = False
 
     def alone(self, lock: Path, clock: Clock, wait_s: float) -> NoReturn:
-        """Refuse: sinks and tables, which ask for this, are in folders of a file system."""
+        """Refuse: sinks, which ask for this, are in folders of a file system.
+
+        Tables of the warehouse do without it here.
+        """
         raise InvalidInputError(
             f"{lock} cannot be locked in an object storage; use a folder of a file system"
         )

@@ -24,7 +24,7 @@ from tests.support.storages import (
 )
 
 import headrace as hr
-from headrace.errors import InvalidInputError, UnavailableError
+from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.testing import FAULT_POINTS, TestDriver
 
 STEPS = ("epoch.", "commit.", "slot.", "sink.committed", "warehouse.")
@@ -194,6 +194,11 @@ def test_commands_and_readers(place: str, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_STATE_DIR", ".")
     assert numbers(place) == Counter(range(3))
+    later = f"{place}/events/_table/versions/{table(place).version + 1:012d}.json"
+    put_object(later, b'{"later": {}}')
+    with pytest.raises(CorruptDataError, match="nothing that this release knows"):
+        table(place)
+    remove_object(later)
     named = hr.warehouse.named_table(place, "events")
     assert (named.name, named.job, named.is_remote) == ("events", "history", True)
     with pytest.raises(InvalidInputError, match="no table 'event' in warehouse s3://"):

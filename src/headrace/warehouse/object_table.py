@@ -165,11 +165,18 @@ class ObjectTableLocation(TableLocation):
 
 def _decoded(path: Path, content: bytes) -> TableVersion:
     try:
-        return msgspec.json.decode(content, type=TableVersion)
+        found = msgspec.json.decode(content, type=TableVersion)
     except msgspec.DecodeError as error:
         raise CorruptDataError(
             f"version {address_of(path)} cannot be read: {error}", file=address_of(path)
         ) from error
+    if found.whole is None and found.change is None:
+        raise CorruptDataError(
+            f"version {address_of(path)} says nothing that this release knows; use a release that "
+            "wrote it",
+            file=address_of(path),
+        )
+    return found
 
 
 class DayMarks:
