@@ -21,7 +21,7 @@ from pathlib import Path
 CORE = ("plan", "runtime", "coordinator", "control", "sources", "bus", "standalone")
 MODES = {
     "parts joined by the bus": (
-        r"feeds|feed|internal_\w+|_?Internal\w+|JobGroup|group_state|part_folders|part_readers|"
+        r"feeds|feed|feed_operators|internal_\w+|_?Internal\w+|JobGroup|group_state|part_folders|part_readers|"
         r"split_parts|PART|job_of|carriers?_\w+|\w+_carrier\w*|Carried\w*|is_durable|PartsError|"
         r"publish_marks|trim_internal\w*|JobGeneration|make_sender|waiting_columns|through_bus"
     ),
