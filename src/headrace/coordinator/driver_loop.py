@@ -13,7 +13,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from headrace.bus import Bus, LogAwayError
 from headrace.clock import Clock
+from headrace.closeable import running_beside
 from headrace.coordinator.commands import CommandQueue
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.epoch_records import EpochSummary
@@ -277,25 +278,17 @@ class JobControl:
         return ControlSignals(self.stop.is_set(), self.finish.is_set(), self.is_paused)
 
 
-@contextmanager
-def on_stop(control: JobControl, act: Callable[[], None]) -> Iterator[None]:
+def on_stop(control: JobControl, act: Callable[[], None]) -> AbstractContextManager[None]:
     """Call a function, in a thread of its own, when a job is asked to stop within a block."""
-    over = threading.Event()
 
-    def watch() -> None:
+    def watch(over: threading.Event) -> None:
         while not over.is_set():
             if control.stop.wait(STOP_CHECK_S):
                 if not over.is_set():
                     act()
                 return
 
-    watcher = threading.Thread(target=watch, name="headrace-on-stop", daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        over.set()
-        watcher.join()
+    return running_beside("headrace-on-stop", watch)
 
 
 def start_driver(coordinator: Coordinator, retry: RetryPolicy) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
+from headrace.closeable import running_beside
 from headrace.coordinator.bounded_runs import (
     begin_run,
     bounded_bus,
@@ -322,9 +323,8 @@ def _stopping(
     The stop file makes source tasks stop reading; what is still running after the grace
     is cancelled, which drops the epoch. A second signal ends the process at once.
     """
-    over = threading.Event()
 
-    def cancel_again() -> None:
+    def cancel_again(over: threading.Event) -> None:
         while not control.stop.is_set():
             if over.wait(LOOK_S):  # not for the stop, or the end of each run would wait for it
                 return
@@ -335,13 +335,10 @@ def _stopping(
             runner.cancel()  # again, should it have fallen between two levels
             grace = 0.2
 
-    watcher = threading.Thread(target=cancel_again, name="headrace-stop", daemon=True)
-    watcher.start()
     try:
-        yield
+        with running_beside("headrace-stop", cancel_again):
+            yield
     finally:
-        over.set()
-        watcher.join()
         with suppress(StorageAwayError):  # the next driver tidies it up
             Files(sync=False).remove(stop_file(root, coordinator.generation))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from headrace.clock import Clock
+from headrace.closeable import running_beside
 from headrace.errors import UnavailableError
 from headrace.files import Files
 from headrace.state.restore import FOLDER, RestoreProgress
@@ -149,9 +150,8 @@ def watching(
         show: called with what is new, and with ``None`` when recovery is over.
         give_up: called once when it no longer moves.
     """
-    over = threading.Event()
 
-    def look() -> None:
+    def look(over: threading.Event) -> None:
         was_shown = False
         while not over.wait(LOOK_S):
             found = watch.look()
@@ -159,7 +159,7 @@ def watching(
                 show(found)
             was_shown = found is not None
 
-    def guard() -> None:
+    def guard(over: threading.Event) -> None:
         while not over.wait(LOOK_S):
             error = watch.stalled()
             if error is not None:
@@ -167,15 +167,6 @@ def watching(
                 return
 
     # Two, for the one that looks may hang where the slots do.
-    threads = [
-        threading.Thread(target=each, name="headrace-recovery", daemon=True)
-        for each in (look, guard)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
+    name = "headrace-recovery"
+    with running_beside(name, look, LOOK_S), running_beside(name, guard):
         yield
-    finally:
-        over.set()
-        threads[1].join()
-        threads[0].join(LOOK_S)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import chdir, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, chdir, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import msgspec
 from headrace.bus import Bus, BusOptions, OffsetGoneError, Stream, open_bus
 from headrace.cli.bus.tail import Tail
 from headrace.clock import Clock, Deadline, SystemClock
+from headrace.closeable import running_beside
 from headrace.config import Settings
 from headrace.coordinator.slot_reports import slot_error
 from headrace.errors import HeadraceError, NotOwnerError, UnavailableError
@@ -115,24 +116,16 @@ def _result(task: SlotTask) -> SlotResult:
         return SlotResult(task.slot, [], describe_failure(error))
 
 
-@contextmanager
-def _stopped_by(file: Path, pipe: Pipe) -> Iterator[None]:
-    """Stop a pipe as soon as a file is there."""
-    over = threading.Event()
+def _stopped_by(file: Path, pipe: Pipe) -> AbstractContextManager[None]:
+    """Stop a pipe in a block as soon as a file is there."""
 
-    def look() -> None:
+    def look(over: threading.Event) -> None:
         while not over.wait(LOOK_S):
             if file.exists():
                 pipe.stop()
                 return
 
-    thread = threading.Thread(target=look, name="pipe-stop", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    return running_beside("pipe-stop", look)
 
 
 class SparkPipe:
@@ -346,12 +339,10 @@ class SparkPipe:
             raise error
         self._notice(f"{error.message}; partitions are dealt again")
 
-    @contextmanager
-    def _watching(self, slots: Sequence[_Slot], stop: Path) -> Iterator[None]:
+    def _watching(self, slots: Sequence[_Slot], stop: Path) -> AbstractContextManager[None]:
         """Stop slots when executors or partitions have changed, while a block runs them."""
-        over = threading.Event()
 
-        def watch() -> None:
+        def watch(over: threading.Event) -> None:
             with suppress(*SPARK_ERRORS):  # the session ends, and so does the block
                 while not over.wait(LOOK_S):
                     if change := self._change(slots):
@@ -360,13 +351,7 @@ class SparkPipe:
                         stop.touch()
                         return
 
-        thread = threading.Thread(target=watch, name="pipe-watch", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
+        return running_beside("pipe-watch", watch)
 
     def _change(self, slots: Sequence[_Slot]) -> str:
         """Say what has changed that partitions have to be dealt again for."""

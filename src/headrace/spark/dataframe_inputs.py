@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.bus import Bus, Fence, StreamSpec
 from headrace.clock import SystemClock
+from headrace.closeable import running_beside
 from headrace.config import Settings
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.deployment import Deployment
@@ -158,16 +160,10 @@ class DataFrameFeeds:
             return
         for feed in self._streaming:
             feed.start(is_bounded=False)
-        over = threading.Event()
-        watcher = threading.Thread(
-            target=self._watch, args=(control, deployed, over), name="headrace-frames", daemon=True
-        )
-        watcher.start()
         try:
-            yield
+            with running_beside("headrace-frames", partial(self._watch, control, deployed)):
+                yield
         finally:
-            over.set()
-            watcher.join()
             for feed in self._streaming:
                 feed.stop()
         for feed in self._streaming:

@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from headrace.closeable import running_beside
 from headrace.coordinator.worker_host import (
     WorkerSettings,
     collect_garbage_in_background,
@@ -63,23 +64,20 @@ def heartbeats(said: str | None, slot: int, state_dir: Path, *, is_new: bool) ->
         yield
         return
     every, _, prefix = said.partition(" ")
-    path, over = _path(on_host(Path(prefix), state_dir), slot), threading.Event()
+    path = _path(on_host(Path(prefix), state_dir), slot)
     count = 0
 
-    def beat() -> None:
+    def beat(over: threading.Event) -> None:
         nonlocal count
         while not over.wait(0 if is_new and not count else float(every)):
             count += 1
             with contextlib.suppress(OSError, HeadraceError):  # no sign is a sign, too
                 _FILES.replace(path, f"{count}".encode(), durable=False)
 
-    thread = threading.Thread(target=beat, name="headrace-signs", daemon=True)
-    thread.start()
     try:
-        yield
+        with running_beside("headrace-signs", beat, float(every)):
+            yield
     finally:
-        over.set()
-        thread.join(float(every))
         if count:
             with contextlib.suppress(OSError, HeadraceError):
                 _FILES.remove(path)
