@@ -26,6 +26,9 @@ CLUSTERS = "tests/spark/test_cluster"
 KAFKA = "tests/servers/test_kafka"
 """First of all: its client library has crashed processes that had run hundreds of tests before."""
 
+SPARK = "tests/spark/"
+WITH_SESSION = (SPARK, "tests/docs/test_snippets.py")
+
 
 class Taken(NamedTuple):
     """How long tests took, and the CPU seconds of their processes in that time."""
@@ -46,10 +49,12 @@ NEW = Taken(5.0, 5.0)
 
 
 class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
-    """Lets each file be run by one process, and all files with clusters or Kafka by the same.
+    """Lets each file be run by one process, and all with clusters or Kafka, or on Spark, by one.
 
     A cluster has a JVM for each host and for each executor: two of them at once would be slow
-    enough for the hosts of one to be taken for frozen. Kafka and its registry are started once.
+    enough for the hosts of one to be taken for frozen. Kafka and its registry are started once, and
+    so is the session of Spark: what its JVM runs for the first time costs ten times what it does
+    later.
     """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -103,8 +108,10 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
 
 
 def scope_of(nodeid: str) -> str:
-    """Return what a test is shared out with: its file, or all with clusters and with Kafka."""
-    return CLUSTERS if nodeid.startswith((CLUSTERS, KAFKA)) else nodeid.partition("::")[0]
+    """Return what a test is shared out with: its file, or all of one kind that share a server."""
+    if nodeid.startswith((CLUSTERS, KAFKA)):
+        return CLUSTERS
+    return SPARK if nodeid.startswith(WITH_SESSION) else nodeid.partition("::")[0]
 
 
 def next_scope(

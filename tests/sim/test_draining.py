@@ -330,7 +330,7 @@ def test_random_hosts_drains_and_crashes_change_no_result(tmp_path: Path, seed: 
             driver.bring_back(number)
         for number in range(4):
             drain(driver, f"host-{number}", undo=True)
-        for _ in range(40):
+        for _ in range(20):
             driver.clock.advance(600)
             feed.rows(5)
             driver.advance()

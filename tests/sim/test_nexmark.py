@@ -64,7 +64,7 @@ def played(name: str, seed: int, tables: Mapping[str, pa.Table]) -> list[Row]:
             driver.feed("side_input", SIDE_INPUT)
         cuts = dict.fromkeys(read & set(STREAMS), 0)
         while any(cuts[stream] < len(tables[stream]) for stream in cuts):
-            share = dice.uniform(0.02, 0.2)
+            share = dice.uniform(0.05, 0.4)
             for stream, at in cuts.items():
                 count = 1 + int(len(tables[stream]) * share)
                 driver.feed(stream, tables[stream].slice(at, count))
@@ -73,7 +73,7 @@ def played(name: str, seed: int, tables: Mapping[str, pa.Table]) -> list[Row]:
                 driver.advance_with_crash(dice.choice(POINTS))
             else:
                 driver.advance()
-            driver.clock.advance(4_000)
+            driver.clock.advance(8_000)
         driver.finish()
         rows = [row for stream in app.tables.values() for row in driver.output(stream)]
         if not app.tables:

@@ -95,7 +95,7 @@ def bytes_read_after_a_loss(home: Path, copies: int) -> int:
     """Lose a host after a while, and return what its tasks read to go on elsewhere."""
     model, rng = Counter[int](), random.Random(2)
     with driver_of(home, copies) as driver:
-        for _ in range(30):
+        for _ in range(16):
             feed(driver, rng, 60, model)
             driver.run()
         standbys = dict(state_of(driver).standbys)
@@ -304,7 +304,7 @@ def test_a_forked_child_leaves_the_stores_of_standbys_alone(driver: TestDriver) 
 
 def test_a_host_that_is_back_gets_tasks_again_and_nothing_is_lost(driver: TestDriver) -> None:
     model, rng = Counter[int](), random.Random(3)
-    for turn in range(24):
+    for turn in range(18):
         if turn % 6 == 2:
             driver.lose_host(turn // 6 % 3)
         if turn % 6 == 5:
@@ -321,7 +321,7 @@ def test_hosts_that_are_lost_one_after_the_other_leave_room_where_the_standbys_a
 ) -> None:
     """Tasks that moved back to a host leave the standbys of others' tasks on one host only."""
     model, rng = Counter[int](), random.Random(1)
-    for turn in range(5):
+    for turn in range(3):
         for change in (driver.lose_host, driver.bring_back):
             for _ in range(4):
                 feed(driver, rng, 60, model)
@@ -330,7 +330,7 @@ def test_hosts_that_are_lost_one_after_the_other_leave_room_where_the_standbys_a
     feed(driver, rng, 60, model)
     driver.run()
     counts = state_of(driver).counts
-    assert counts["standby.failover"] == counts["standby.active_lost"] == 10
+    assert counts["standby.failover"] == counts["standby.active_lost"] == 6
     assert driver.store("n") == model
 
 

@@ -81,6 +81,7 @@ def test_attempts_that_fail_and_workers_that_are_killed_append_nothing(
     assert not list((tmp_path / "bus" / "spark").glob("once-*"))
 
 
+@pytest.mark.soak
 def test_a_query_that_is_killed_goes_on_from_its_checkpoint_and_writes_each_row_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:

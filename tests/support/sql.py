@@ -237,7 +237,7 @@ def played(
             driver.feed(name, left.pop(name))
         while left:
             for name in list(left):
-                cut = dice.randrange(1, 40)
+                cut = dice.randrange(1, 80)
                 driver.feed(name, left[name][:cut])
                 if not (rest := left.pop(name)[cut:]):
                     continue

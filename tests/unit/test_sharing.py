@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.sharing import Taken, next_scope, tree_cpu_s
+from tests.sharing import Taken, next_scope, scope_of, tree_cpu_s
 
 ROOT = Path(__file__).parents[2]
 CRASHES = """
@@ -41,6 +41,15 @@ def test_a_process_gets_what_leaves_the_others_their_cores() -> None:
     assert next_scope("bc", "a", taken, 2) == "b"
     assert next_scope("xbc", "aa", taken, 2) == "c"
     assert next_scope("xa", "ab", taken, 2) == "x", "none fits"
+
+
+def test_one_process_starts_spark_and_runs_all_that_needs_it() -> None:
+    """But for clusters, which have sessions of their own and stand with Kafka."""
+    spark = scope_of("tests/spark/test_tables.py::test_one")
+    assert scope_of("tests/docs/test_snippets.py::test_one") == spark
+    assert scope_of("tests/docs/test_links.py::test_one") != spark
+    cluster = scope_of("tests/spark/test_cluster_hosts.py::test_one")
+    assert cluster == scope_of("tests/servers/test_kafka_log.py::test_one") != spark
 
 
 def test_cpu_is_counted_with_that_of_processes_that_have_ended_and_that_run() -> None:

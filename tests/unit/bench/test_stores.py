@@ -88,6 +88,7 @@ def test_ratios_stand_beside_the_papers_where_both_were_measured() -> None:
     assert any("in-memory + CLog" in line for line in lines(RESULT))
 
 
+@pytest.mark.soak
 def test_all_figures_are_drawn_also_of_a_part(tmp_path: Path) -> None:
     for number, result in enumerate((RESULT, {"readonly": RESULT["readonly"]})):
         folder = tmp_path / str(number)

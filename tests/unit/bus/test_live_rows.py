@@ -149,7 +149,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     return {**kept, **own, **more}
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_jupyter_refreshes_a_table_while_the_job_runs(tmp_path: Path) -> None:
     """The notebook of the guide is executed; its second last cell waits for the thread."""
     book = nbformat.read(NOTEBOOKS / "live.ipynb", as_version=4)
@@ -167,6 +167,7 @@ def test_jupyter_refreshes_a_table_while_the_job_runs(tmp_path: Path) -> None:
     assert [text in rows.data["text/plain"] for text in ("ann", "bob", "eve")] == [True] * 3
 
 
+@pytest.mark.soak
 def test_marimo_shows_the_rows_of_the_moment(home: Home, tmp_path: Path) -> None:
     """The app of the guide is run without a browser, in a process of its own."""
     app, page = tmp_path / "live_app.py", tmp_path / "page.html"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.homes import unpack
+from tests.support.soak import more
 
 from headrace.clock import Deadline, SystemClock
 from headrace.config import load_settings
@@ -269,7 +270,10 @@ sys.exit(launch([sys.executable, "-c", sys.argv[2], folder], pathlib.Path(folder
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.mark.parametrize("number", more(SIGNALS[1:], SIGNALS))
 def test_a_signal_goes_to_the_driver_alone(tmp_path: Path, number: signal.Signals) -> None:
     words = [sys.executable, "-c", LAUNCH, str(tmp_path), DRIVER]
     with subprocess.Popen(words, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}) as ran:
