@@ -184,7 +184,7 @@ home, master, conf = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 spark = session(master, home=home, conf=conf)
 table = spark.read.format("headrace").option("home", home).option("table", "events").load()
 def is_away():
-    return "spark" not in os.listdir(home)
+    return not os.listdir(home)
 def away(batches):
     for batch in batches:
         yield pa.RecordBatch.from_pydict({"away": [is_away()] * len(batch)})
@@ -211,7 +211,8 @@ def test_executors_write_a_table_to_the_bucket_and_read_it_there(
         driver.terminate()
         assert driver.wait()["interrupted"], driver.story
     monkeypatch.setenv("HEADRACE__WAREHOUSE__ADDRESS", warehouse)
-    conf = world.settings().spark.conf
+    disk = {"spark.executorEnv.HEADRACE_STATE_DIR": str(tmp_path / "state")}
+    conf = world.settings().spark.conf | disk
     words = [sys.executable, "-c", READ, str(world.home), cluster.url, json.dumps(conf)]
     read = subprocess.run(words, capture_output=True, text=True, check=False)
     assert read.returncode == 0, read.stderr

@@ -494,7 +494,7 @@ def import_paths() -> tuple[str, ...]:
     return tuple(dict.fromkeys(os.path.abspath(p or here) for p in sys.path if p != "" or here))
 
 
-def state_dir_here(settings: WorkerSettings) -> Path:
+def state_dir_here(settings: Settings | WorkerSettings) -> Path:
     """Return the folder of this host's stores: its environment goes before the settings."""
     return Path(os.environ.get("HEADRACE_STATE_DIR", settings.state_dir)).absolute()
 

@@ -26,10 +26,12 @@ from headrace.coordinator.bindings import readable_names
 from headrace.coordinator.commit_log import retained_states
 from headrace.coordinator.inspection.job_reader import JobReader, part_readers, reader_of
 from headrace.coordinator.manifest import JobState, state_bytes
+from headrace.coordinator.worker_host import state_dir_here
 from headrace.errors import InvalidInputError
 from headrace.files import local_copy
 from headrace.graph.sinks import installed_warehouse
 from headrace.records.keys import group_range
+from headrace.remote import is_remote, on_host
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.spark.row_conditions import condition_columns, conditions_of, kept_rows
 from headrace.spark.source_options import as_spark, names_of
@@ -188,6 +190,7 @@ def _epoch_row(part: str, state: JobState) -> dict[str, object]:
 class DayTable(JobTable):
     """A table of the warehouse, of its files as of one snapshot; a task for each file."""
 
+    home: str
     name: str
     columns: pa.Schema
     files: tuple[str, ...]
@@ -201,7 +204,7 @@ class DayTable(JobTable):
         """
         warehouse = _settings(home).warehouse_dir
         table = installed_warehouse().named_table(warehouse, options["table"])
-        return cls(table.name, table.schema, tuple(table.places(options.get("days"))))
+        return cls(home, table.name, table.schema, tuple(table.places(options.get("days"))))
 
     @property
     def schema(self) -> pa.Schema:
@@ -214,8 +217,11 @@ class DayTable(JobTable):
 
     def rows(self, part: TablePart, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file, with its day."""
-        day = date.fromisoformat(Path(part.file).parent.name.partition("=")[2])
-        with pq.ParquetFile(local_copy(Path(part.file))) as file:
+        path = Path(part.file)
+        day = date.fromisoformat(path.parent.name.partition("=")[2])
+        if is_remote(path):  # planned on another host, whose disk this one need not have
+            path = on_host(path, state_dir_here(_settings(self.home)))
+        with pq.ParquetFile(local_copy(path)) as file:
             there = file.schema_arrow.names
             wanted = [name for name in names if name in there]
             for batch in file.iter_batches(columns=wanted or there[:1]):
