@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from tests.support.processes import ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak]
+pytestmark = pytest.mark.spark
 
 BOOK = ROOT / "examples" / "notebooks" / "spark_session.ipynb"
 
