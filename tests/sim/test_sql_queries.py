@@ -510,7 +510,7 @@ def test_results_that_are_taken_back_or_added_up_give_the_final_ones(updates: st
 
 def test_late_rows_go_to_a_stream_of_their_own() -> None:
     dice = random.Random(11)
-    rows = orders(dice, 150)
+    rows = orders(dice, 220)
     text = f"""{BEGIN.split("CREATE INPUT TABLE returns", maxsplit=1)[0]}
     CREATE TABLE found WITH (late = 'side_output', allowed_lateness = '2 seconds') AS
         SELECT upper(user) AS user, sum(units * 2) AS twice, count(*) AS n FROM orders [1 minute]
