@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 from tests.support.jobs import counting, model
 from tests.support.runs import EpochSummary, World, run_job
 
 pytestmark = pytest.mark.spark
+
+
+def open_files(home: Path) -> list[str]:
+    """Return the files of a home that this process has open."""
+    held = []
+    for one in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            held.append(str(one.readlink()))
+    return sorted(name for name in held if name.startswith(str(home)))
 
 
 def test_bounded_run_comes_to_its_model(spark: SparkSession, world: World) -> None:
@@ -41,7 +53,9 @@ def test_a_run_gives_its_outputs_as_lazy_dataframes_of_its_own_rows(
 ) -> None:
     """A second run appends to the same streams; what an action finds is of its run alone."""
     world.feed(50)
+    held = open_files(world.home)
     runs = [run_job(counting(via="bus"), world.settings("job.bounded=true")) for _ in range(2)]
+    assert open_files(world.home) == held, "none of the streams that a run read and sent"
     first, second = [one.dataframes(spark) for one in runs]
     assert {"counts", "windows", "totals"} == first.keys() == second.keys()
     for stream, frame in first.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,41 +138,44 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
     """
     control = control or JobControl()
     clock = clock or driver_clock(settings)
-    bus = bus or open_bus(settings.bus_dir, BusOptions.of(settings.bus), clock=clock)
-    listeners = RunListeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
-    context = JobContext(settings, job.name, bus, Files(), clock)
-    job_run = JobRun(context, control, listeners, takes_over)
-    root = context.storage
-    lock = hold_leader_lock(
-        DriverLock,
-        root,
-        job.name,
-        clock,
-        context.files,
-        listeners.notice,
-        takes_over=takes_over,
-        release_s=release_s,
-    )
-    if settings.spark.loop == "query":
-        listeners.notice(
-            "spark.loop=query has no effect: the driver's own loop drives epochs; leave it out, "
-            "for a later release refuses it"
+    with ExitStack() as held:
+        bus = bus or held.enter_context(
+            open_bus(settings.bus_dir, BusOptions.of(settings.bus), clock=clock)
         )
-    stays = has_session()
-    with disk_errors_named(), lock:
-        graph = with_dataframes(job.build(), bus, settings)
-        if not dataframe_inputs(graph):
-            deployed = job_run.deployed(job)
-            spark = job_context(settings, job.name, root, slots_only=True)
-            with keep_own_job(context, control), SparkEngine(spark, job_run) as engine:
-                return engine.run(deployed, releases=stays)
-        _check_durability(graph, settings)
-        spark = job_context(settings, job.name, root)
-        feeds = DataFrameFeeds(SparkSession.builder.getOrCreate(), graph, bus, settings, root)
-        feeds.make()
-        deployed = job_run.deployed(job, feeds.fill)
-        with keep_own_job(context, control), feeds.running(control, deployed):
-            return SparkEngine(spark, job_run).run(deployed, releases=stays)
+        listeners = RunListeners(on_start, on_parts, on_epoch, on_notice, on_recovery)
+        context = JobContext(settings, job.name, bus, Files(), clock)
+        job_run = JobRun(context, control, listeners, takes_over)
+        root = context.storage
+        lock = hold_leader_lock(
+            DriverLock,
+            root,
+            job.name,
+            clock,
+            context.files,
+            listeners.notice,
+            takes_over=takes_over,
+            release_s=release_s,
+        )
+        if settings.spark.loop == "query":
+            listeners.notice(
+                "spark.loop=query has no effect: the driver's own loop drives epochs; leave it "
+                "out, for a later release refuses it"
+            )
+        stays = has_session()
+        with disk_errors_named(), lock:
+            graph = with_dataframes(job.build(), bus, settings)
+            if not dataframe_inputs(graph):
+                deployed = job_run.deployed(job)
+                spark = job_context(settings, job.name, root, slots_only=True)
+                with keep_own_job(context, control), SparkEngine(spark, job_run) as engine:
+                    return engine.run(deployed, releases=stays)
+            _check_durability(graph, settings)
+            spark = job_context(settings, job.name, root)
+            feeds = DataFrameFeeds(SparkSession.builder.getOrCreate(), graph, bus, settings, root)
+            feeds.make()
+            deployed = job_run.deployed(job, feeds.fill)
+            with keep_own_job(context, control), feeds.running(control, deployed):
+                return SparkEngine(spark, job_run).run(deployed, releases=stays)
 
 
 def job_context(
