@@ -55,7 +55,8 @@ class Terminals:
 
         def is_done() -> bool:
             tried.append(self._run(words))
-            return tried[-1].code == 0 and "its driver does not answer" not in tried[-1].err
+            said = tried[-1].out + tried[-1].err
+            return tried[-1].code == 0 and "its driver does not answer" not in said
 
         with suppress(TimeoutError):
             until(is_done, words)
