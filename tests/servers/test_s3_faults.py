@@ -6,18 +6,26 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
 from tests.sim.world import EPOCH, World, make_job
 from tests.support.jobs import Count
+from tests.support.processes import REAL_CLOCK
+from tests.support.runs import Driver, until
 from tests.support.s3_proxy import Fault, FaultyProxy
 from tests.support.servers import S3Server, free_port
-from tests.support.storages import forget_storages, give_up_soon, new_name, objects_of
+from tests.support.storages import StoredWorld, forget_storages, give_up_soon, new_name, objects_of
 
 import headrace as hr
+from headrace.bus.address import open_bus
+from headrace.bus.spec import StreamSpec
 from headrace.cloud.storage import CloudStorage
+from headrace.coordinator.commands import CommandQueue
+from headrace.coordinator.driver_loop import wait_for_news
 from headrace.errors import InvalidInputError
 from headrace.objects import StorageAwayError
 from headrace.testing import FAULT_POINTS, TestDriver
@@ -232,6 +240,73 @@ def test_requests_of_streams_in_an_epoch(partitions: int, proxy: FaultyProxy, ad
         "GET counts": 6,
         "GET events": 13 if partitions == 1 else 21,
     }
+
+
+@dataclass
+class IdleRequests:
+    """Counts the requests of a driver by folder, between two of its looks for commands."""
+
+    first: int
+    last: int
+    looks: int = 0
+    moments: list[float] = field(default_factory=list)
+    asked: Counter[str] = field(default_factory=Counter)
+
+    def choose(self, method: str, path: str) -> Fault | None:
+        is_list = method == "GET" and "list-type" in path
+        folder = unquote(path).rstrip("/").split("/")[-1 if is_list else -2]
+        self.looks += is_list and folder == "requests"
+        if self.first < self.looks <= self.last:
+            self.moments.append(REAL_CLOCK.monotonic())
+            kind = f"{'LIST' if is_list else method} {folder}"
+            self.asked["GET input" if "/streams/events/" in path else kind] += 1
+        return None
+
+
+def test_requests_of_an_idle_driver(proxy: FaultyProxy, address: str, tmp_path: Path) -> None:
+    """As often as the guide says, with an input of two partitions; and none of other kinds."""
+    often = {"LIST requests": 2, "GET input": 16, "LIST generations": 1, "GET generations": 1}
+    seldom = {"GET requests": 1, "LIST recovery": 0.2, "LIST _drained": 0.2}
+    of_processes = {"PUT counting": 0.5, "HEAD counting": 0.5, "LIST alerts.json": 0.5}
+    bus = f"bus.address={address.replace('/jobs', '/bus')}"
+    world = StoredWorld(tmp_path / "home", address, bus)
+    world.feed(50)
+    with Driver("counting", world, way="standalone") as driver:
+        until(lambda: world.read_so_far("counting") == 100, "all rows", driver)
+        found = IdleRequests(first=3, last=13)
+        proxy.choose = found.choose
+        until(lambda: found.looks > found.last, "looks of an idle driver", driver)
+        driver.terminate()
+        driver.wait()
+    spent_s = found.moments[-1] - found.moments[0]
+    assert set(often) <= set(found.asked) <= {*often, *seldom, *of_processes}
+    for kind, rate in {**often, **seldom, **of_processes}.items():
+        assert found.asked[kind] <= rate * (spent_s + 1) + 1, kind
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_who_waits_for_streams_has_just_looked_and_looks_again_after(
+    streams: int, proxy: FaultyProxy, address: str
+) -> None:
+    """However often a job with several inputs looks at those of a disk."""
+    looks: Counter[str] = Counter()
+
+    def count(method: str, path: str) -> Fault | None:
+        looks[path] += "/rows/" in path
+        return None
+
+    with open_bus(address) as bus:
+        names = [f"events-{number}" for number in range(streams)]
+        ends = {}
+        for name in names:
+            stream = bus.create(StreamSpec(name, 1, pa.schema({"id": pa.int64()})))
+            stream.append(0, pa.record_batch({"id": [1, 2]}))
+            ends[name] = stream.ends()
+        proxy.choose = count
+        began = REAL_CLOCK.monotonic()
+        wait_for_news(bus, ends, None, REAL_CLOCK, 1, CommandQueue(REAL_CLOCK))
+        assert REAL_CLOCK.monotonic() - began > 0.4  # and not the millisecond of a disk
+    assert looks.total() <= 1  # a slow machine may find that the last look was long ago
 
 
 def test_a_server_that_is_killed_and_comes_back_has_every_epoch(

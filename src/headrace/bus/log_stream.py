@@ -502,13 +502,17 @@ class LogStream(Stream):
                 self._listen_to([self._made(partition) for partition in range(len(self._logs))])
                 self._is_listening = True
         while True:
-            seen = self._appends.count
-            now = self.ends()
+            seen, expired = self._appends.count, deadline.expired
+            now = self._ends_in_wait(seen, expired)
             given = [*ends, *[0] * (len(now) - len(ends))]
             beyond = any(found > known for found, known in zip(now, given, strict=True))
-            if beyond or is_over() or deadline.expired:
+            if beyond or is_over() or expired:
                 return now
             self._appends.wait(seen, deadline.remaining(self.recheck_s))
+
+    def _ends_in_wait(self, appends: int, is_last: bool) -> list[int]:
+        """Return the ends for who waits, after so many appends of this process."""
+        return self.ends()
 
     def close(self) -> None:
         """Refuse all further calls, and wake those who wait."""

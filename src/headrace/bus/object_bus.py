@@ -63,6 +63,7 @@ class ObjectStream(LogStream):
             )
 
         super().__init__(spec, identity, make_log, parts, settings, holds)
+        self._looked: tuple[int, float, list[int]] | None = None
 
     @property
     def is_there(self) -> bool:
@@ -96,9 +97,25 @@ class ObjectStream(LogStream):
         """Return the first readable offset of each partition."""
         return [view.begin for view in self._views()]
 
+    @property
+    def is_polled(self) -> bool:
+        """Each look is a few requests."""
+        return True
+
     def ends(self) -> list[int]:
         """Return the next offset of each partition."""
-        return [view.next_offset for view in self._views()]
+        appends, at = self._appends.count, self._parts.clock.monotonic()
+        ends = [view.next_offset for view in self._views()]
+        self._looked = appends, at, ends
+        return list(ends)
+
+    def _ends_in_wait(self, appends: int, is_last: bool) -> list[int]:
+        """Who waits has often just looked, and looks again afterwards; both count."""
+        if self._looked is not None and self._looked[0] == appends:
+            _, at, ends = self._looked
+            if is_last or self._parts.clock.monotonic() - at < RECHECK_S / 2:
+                return list(ends)
+        return self.ends()
 
     def _asked(self, logs: list[Log]) -> list[IndexView]:
         """Return the views of all logs, which ask the storage at the same time."""

@@ -118,6 +118,11 @@ class ReadableLog(ABC):
         """
         return self.wait(ends, 0.0 if is_over() else timeout_s)
 
+    @property
+    def is_polled(self) -> bool:
+        """Whether appends of other processes are looked for, and each look has a price."""
+        return False
+
     def wake(self) -> None:  # noqa: B027 - a stream need not be able to
         """Let all calls of ``wait_unless`` check ``is_over`` again."""
 
@@ -193,6 +198,11 @@ class DelegatedLog(ReadableLog):
     ) -> list[int]:
         """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
         return self._log.wait_unless(ends, timeout_s, is_over)
+
+    @property
+    def is_polled(self) -> bool:
+        """Whether each look for appends of other processes has a price."""
+        return self._log.is_polled
 
     def wake(self) -> None:
         """Let all calls of ``wait_unless`` check ``is_over`` again."""

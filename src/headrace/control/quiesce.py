@@ -29,6 +29,7 @@ from headrace.coordinator.manifest_writer import fenced_writer, generation_of
 from headrace.coordinator.operations.paired_jobs import has_merge_marker
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.files import Files, take_lock
+from headrace.remote import is_remote
 
 WAIT_S = 2.0
 """For those who look whether somebody has the lock, which takes no time."""
@@ -164,7 +165,8 @@ def _lock_path(settings: Settings, job: str) -> Path:
     return settings.jobs_dir / job / "merge.lock"
 
 
-POLL_S = 0.2
+POLL_S, POLL_REMOTE_S = 0.2, 1.0
+"""How often a driver looks whether it is to be held; in an object storage, by a request."""
 
 
 class HoldResponder:
@@ -178,7 +180,7 @@ class HoldResponder:
     """
 
     def __init__(self, storage: Path, look: Callable[[], bool], files: Files, clock: Clock) -> None:
-        self._look = look
+        self._look, self._every_s = look, POLL_REMOTE_S if is_remote(storage) else POLL_S
         self._requests = RequestChannel(storage, files, clock, HoldForMerge)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -189,7 +191,7 @@ class HoldResponder:
         self._thread.start()
 
     def _serve(self) -> None:
-        while not self._over.wait(POLL_S):
+        while not self._over.wait(self._every_s):
             with suppress(OSError):  # the disk is full, or away: the caller waits
                 request = self._requests.pending()
                 if request is not None:

@@ -21,6 +21,7 @@ from headrace.coordinator.manifest_writer import FencedManifestWriter
 from headrace.errors import InvalidInputError
 from headrace.faults import fault
 from headrace.files import Files
+from headrace.remote import is_remote
 
 CORDON_FOLDER = "_drained"
 """Beside the storages of jobs; no job can have this name."""
@@ -55,6 +56,8 @@ class CordonedHosts:
 
     def __init__(self, jobs_dir: Path, files: Files) -> None:
         self._folder, self._files = jobs_dir / CORDON_FOLDER, files
+        self.is_remote = is_remote(self._folder)
+        """Whether each look is a request."""
 
     def read(self) -> tuple[CordonedHost, ...]:
         """Return them; a file that cannot be read counts for nothing."""

@@ -8,6 +8,7 @@ that is away is to take is committed, and handed to it before anything else is d
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -396,15 +397,15 @@ def wait_for_news(
     commands: CommandQueue,
 ) -> None:
     """Return when an input has grown, a timer is due, a command has come, or after a moment."""
-    timeout = IDLE_WAIT_S if len(ends) == 1 else tick_ms / 1000
-    if deadline_ms is not None:
-        timeout = min(timeout, max(0.0, (deadline_ms - clock.now_ms()) / 1000))
+    left_s = math.inf if deadline_ms is None else max(0.0, (deadline_ms - clock.now_ms()) / 1000)
     for name, known in ends.items():
         stream = bus.stream(name)
+        is_alone = len(ends) == 1 or stream.is_polled
+        timeout = min(left_s, IDLE_WAIT_S if is_alone else tick_ms / 1000)
         with commands.waking(stream.wake):
             stream.wait_unless(known, timeout, lambda: commands.has_news)
         return
-    clock.sleep(timeout)
+    clock.sleep(min(left_s, tick_ms / 1000))
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)

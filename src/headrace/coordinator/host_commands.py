@@ -158,8 +158,8 @@ class CommandedDriver(Protocol):
         ...
 
 
-CORDON_LOOK_S = 1.0
-"""How often a driver looks which hosts are to be empty of all jobs."""
+CORDON_LOOK_S, CORDON_LOOK_REMOTE_S = 1.0, 5.0
+"""How often a driver looks which hosts are to be empty of all jobs; the other is by a list."""
 
 
 class HostCommands:
@@ -182,7 +182,7 @@ class HostCommands:
     ) -> None:
         self._driver = driver
         self._writer, self._members, self._runner = writer, members, runner
-        self._looked_s = -CORDON_LOOK_S
+        self._looked_s = float("-inf")
         self._looked_for: tuple[Slot, ...] = ()
         self._asked = ""
         self._restart: RollingRestart | None = None
@@ -190,7 +190,8 @@ class HostCommands:
     def follow(self, cordons: CordonedHosts, *, now: bool = False) -> None:
         """Take over which hosts are to be empty of all jobs, looking now and then, or ``now``."""
         slots, at = self._members.slots, self._writer.clock.monotonic()
-        is_known = slots == self._looked_for and at < self._looked_s + CORDON_LOOK_S
+        every_s = CORDON_LOOK_REMOTE_S if cordons.is_remote else CORDON_LOOK_S
+        is_known = slots == self._looked_for and at < self._looked_s + every_s
         if self._writer.state.ended or (is_known and not now):
             return
         self._looked_for, self._looked_s = slots, at

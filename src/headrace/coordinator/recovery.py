@@ -14,9 +14,12 @@ from headrace.clock import Clock
 from headrace.closeable import running_beside
 from headrace.errors import UnavailableError
 from headrace.files import Files
+from headrace.remote import is_remote
 from headrace.state.restore import FOLDER, RestoreProgress
 
 LOOK_S = 0.5
+LOOK_REMOTE_S = 5.0
+"""How often an object storage is asked whether anybody recovers; while somebody does, the other."""
 
 
 class RecoveryStalledError(UnavailableError):
@@ -152,8 +155,8 @@ def watching(
     """
 
     def look(over: threading.Event) -> None:
-        was_shown = False
-        while not over.wait(LOOK_S):
+        was_shown, idle_s = False, LOOK_REMOTE_S if is_remote(watch.storage) else LOOK_S
+        while not over.wait(LOOK_S if was_shown else idle_s):
             found = watch.look()
             if found is not None or was_shown:
                 show(found)
