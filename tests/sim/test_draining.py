@@ -22,6 +22,7 @@ from tests.support.hosts import (
     state_of,
     violations,
 )
+from tests.support.limits import limit
 from tests.support.soak import more
 
 import headrace as hr
@@ -269,8 +270,20 @@ def test_a_restart_that_is_taken_back_ends_where_it_is(tmp_path: Path) -> None:
         feed.check()
 
 
-@pytest.mark.parametrize("affinity", ["strict", "best-effort", "none"])
-def test_a_lost_host_is_waited_for_only_with_strict_affinity(tmp_path: Path, affinity: str) -> None:
+@pytest.mark.parametrize(
+    ("affinity", "bytes_s", "wait_s"),
+    [("strict", 1.0, 30.0), ("strict", None, 0.0), ("best-effort", 1.0, 0.0), ("none", 1.0, 0.0)],
+    ids=["strict", "strict with little state", "best-effort", "none"],
+)
+def test_a_lost_host_is_waited_for_only_with_strict_affinity(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    affinity: str,
+    bytes_s: float | None,
+    wait_s: float,
+) -> None:
+    if bytes_s is not None:
+        limit(monkeypatch, restore_bytes_s=bytes_s)
     with driver_of(tmp_path, placement={"affinity": affinity, "wait_s": 30.0}) as driver:
         feed = Feed(driver)
         feed.rows()
@@ -280,9 +293,8 @@ def test_a_lost_host_is_waited_for_only_with_strict_affinity(tmp_path: Path, aff
         driver.parts[0].members.notify = told.append
         feed.rows()
         driver.run()
-        waited = driver.clock.monotonic() - began
-        assert waited == (1.0 if affinity == "strict" else 0.0)
-        assert ("wait for it for up to 1.0 s" in told[0]) == (affinity == "strict")
+        assert driver.clock.monotonic() - began == wait_s
+        assert ("wait for it for up to 30.0 s" in told[0]) == bool(wait_s)
         assert "its 4 tasks go elsewhere" in told[-1]
         assert set(loads(driver).values()) == {6}
         driver.bring_back(1)

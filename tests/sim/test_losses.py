@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.hosts import carry_out, homes, orders
+from tests.support.limits import limit
 from tests.support.watching import described, described_json, described_text, events
 
 import headrace as hr
@@ -91,6 +92,7 @@ def test_a_host_that_is_waited_for_is_told_of_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever looks then learns why the job stands still, and that the host came back in time."""
+    limit(monkeypatch, restore_bytes_s=1)  # its state is worth the wait
     seen: list[list[str]] = []
     places = {"affinity": "strict", "wait_s": 30.0}
     sleep, is_lost = ManualClock.sleep, False
@@ -118,7 +120,7 @@ def test_a_host_that_is_waited_for_is_told_of_meanwhile(
             *_, asked, waits = told
             assert asked.startswith("slots were looked up again: ")
             assert waits.startswith("host host-0 is missing, or some of its slots: ")
-            assert waits.endswith("its tasks wait for it for up to 1.0 s")
+            assert waits.endswith("its tasks wait for it for up to 30.0 s")
         assert [text for text in world.texts() if text == asked] == [asked]
         assert driver.coordinator.state.counts["placement.missed"] == 2
         assert "placement.lost" not in driver.coordinator.state.counts

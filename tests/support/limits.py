@@ -48,6 +48,7 @@ PLACES = {
     "redis_batch_rows": "headrace.sinks.redis.BATCH_ROWS",
     "redis_in_flight": "headrace.sinks.redis.IN_FLIGHT",
     "release_s": "headrace.coordinator.leadership.RELEASE_S",
+    "restore_bytes_s": "headrace.coordinator.membership.RESTORE_BYTES_S",
     "served_recent_keys": "headrace.serving.entries.RECENT_KEYS",
     "served_churn": "headrace.serving.entries.CHUNK_ROWS",
     "several_block_rows": "headrace.runtime.multi_input.BLOCK_ROWS",

@@ -2,9 +2,10 @@
 
 Slots are asked where they are whenever they may have changed. With strict affinity, as long as a
 host is missing that tasks live on, or has fewer slots than it had, nothing is placed: it is
-waited for, up to a bound. Then, and without strict affinity at once, tasks are placed over the
-slots that answered. A host that comes back has returned; what it gets is up to ``placement``.
-``Membership`` is the pure machine, ``ClusterMembers`` the I/O around it.
+waited for, up to a bound, unless the others have read its state again before it can be back. Then,
+and without strict affinity at once, tasks are placed over the slots that answered. A host that
+comes back has returned; what it gets is up to ``placement``. ``Membership`` is the pure machine,
+``ClusterMembers`` the I/O around it.
 
 A host that hangs or is cut off closes no socket. So a slot that takes long sends heartbeats, and
 ``FailureDetector`` gives up one that does not; each mistake doubles the timeout.
@@ -35,6 +36,9 @@ from headrace.coordinator.job_events import WAITING, JobEventLog
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Affinity, PlacementRules, Slot
 from headrace.errors import InternalError
+
+RETURN_S = 4.0
+"""What a lost executor takes at least to be back: its JVM, then its first Python process."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +151,8 @@ class Membership:
             for host, count in self.wanted.items()
             if there.get(host, 0) < count and host not in self.given_up
         }
-        until = {host: one.since_s + self._wait_s(host) for host, one in missed.items()}
+        wait_s = self._wait_s(missed)
+        until = {host: one.since_s + wait_s for host, one in missed.items()}
         if late := {host: at for host, at in until.items() if at > now_s}:
             action = AskMissingHosts(tuple(sorted(late)), max(late.values()))
             return replace(self, missed=missed, action=action)
@@ -161,10 +166,13 @@ class Membership:
             return MissingHost(slots, now_s)
         return held._replace(slots=slots)  # what is back can go again
 
-    def _wait_s(self, host: str) -> float:
+    def _wait_s(self, missed: Collection[str]) -> float:
         if self.rules.affinity is not Affinity.STRICT:
             return 0.0
-        return min(self.rules.wait_s, self.restore_s.get(host, self.rules.wait_s))
+        if not all(host in self.restore_s for host in missed):
+            return self.rules.wait_s
+        restore_s = sum(self.restore_s[host] for host in missed)
+        return 0.0 if restore_s < RETURN_S else min(self.rules.wait_s, restore_s)
 
     def _placed(self, slots: tuple[Slot, ...], there: Mapping[str, int]) -> Membership:
         before = count_slots(self.slots)
@@ -195,7 +203,7 @@ class Membership:
             and isinstance(self.action, PlaceTasks),
             "a host that is waited for and given up": bool(set(self.missed) & self.given_up),
             "waits for nobody": waits and not self.missed,
-            "waits although it is not strict": waits and not any(map(self._wait_s, self.missed)),
+            "waits although it is not strict": waits and not self._wait_s(self.missed),
             "waits for nobody, but missed some": bool(self.missed) and not waits,
             "places over no slots": isinstance(self.action, PlaceTasks) and not self.slots,
         }
@@ -325,8 +333,7 @@ class FailureDetector:
 
 
 POLL_S = 0.25
-LEAST_WAIT_S = 1.0
-RESTORE_BYTES_S = 200e6
+RESTORE_BYTES_S = 300e6
 """What the hosts of a job read of a lost one's state in a second, as docs/benchmarks.md has it."""
 
 MEMBERS_LOOK_S = 0.5
@@ -515,14 +522,14 @@ class ClusterMembers:
 def _restore_s(state: JobState) -> dict[str, float]:
     """Return about how long other hosts need to read again what each host has.
 
-    So a job waits at most twice as long as with the better of both choices, known beforehand.
+    So a job stands still at most twice as long as with the better of both choices.
     """
     held: Counter[str] = Counter()
     for name, task in state.tasks.items():
         others = state.standbys.get(name, ())
         has_standby = any(one.epoch >= 0 and one.host != task.host for one in others)
         held[task.host] += 0 if has_standby else task.file_bytes
-    return {host: max(LEAST_WAIT_S, size / RESTORE_BYTES_S) for host, size in held.items()}
+    return {host: size / RESTORE_BYTES_S for host, size in held.items()}
 
 
 def _host_name(hosts: Mapping[str, HostState], host: str) -> str:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.coordinator.membership import (
+    RETURN_S,
     AskMissingHosts,
     AskSlots,
     Membership,
@@ -66,6 +67,30 @@ def test_a_host_with_fewer_slots_is_waited_for_but_not_lost() -> None:
     assert members.after(SlotsAnswered(slots_of("a", "b"), 6.0)).action == PlaceTasks(
         slots_of("a", "b")
     )
+
+
+@pytest.mark.parametrize(
+    ("restore_s", "wait_s"), [(0.5, 0.0), (RETURN_S - 0.1, 0.0), (RETURN_S, RETURN_S), (60.0, 5.0)]
+)
+def test_a_host_is_waited_for_if_it_can_be_back_before_others_have_its_state(
+    restore_s: float, wait_s: float
+) -> None:
+    members = at_home().after(SlotsDoubted(HOMES, 20.0, {"a": restore_s, "b": 60.0}))
+    members = members.after(SlotsAnswered(slots_of("b"), 20.0))
+    members.validate()
+    waits = AskMissingHosts(("a",), 20.0 + wait_s)
+    assert members.action == (waits if wait_s else PlaceTasks(slots_of("b"), lost=("a",)))
+
+
+def test_the_state_of_all_hosts_that_are_missing_is_read_again() -> None:
+    restores = dict.fromkeys("abc", RETURN_S / 2)
+    members = Membership(STRICT).after(SlotsDoubted(frozenset("abc"), 0.0))
+    members = members.after(SlotsAnswered(slots_of("a", "b", "c"), 0.0))
+    members = members.after(SlotsDoubted(frozenset("abc"), 1.0, restores))
+    both = members.after(SlotsAnswered(slots_of("c"), 1.0))
+    assert both.action == AskMissingHosts(("a", "b"), 1.0 + RETURN_S)
+    one = both.after(SlotsAnswered(slots_of("b", "c"), 2.0))
+    assert one.action == PlaceTasks(slots_of("b", "c"), lost=("a",))
 
 
 def test_what_was_waited_for_before_counts() -> None:
@@ -150,11 +175,3 @@ def test_no_wait_is_longer_than_its_bound_and_nobody_is_lost_before_it(
             assert not set(members.action.returned) - set(hosts)
         last_there |= dict.fromkeys(hosts, now)
         now += passed
-
-
-def test_a_lost_host_is_waited_for_no_longer_than_reading_again_takes() -> None:
-    members = at_home().after(SlotsDoubted(HOMES, 10.0, {"a": 1.5, "b": 60.0}))
-    assert members.after(SlotsAnswered(slots_of("b"), 10.0)).action == AskMissingHosts(("a",), 11.5)
-    assert members.after(SlotsAnswered(slots_of("a"), 10.0)).action == AskMissingHosts(("b",), 15.0)
-    placed = members.after(SlotsAnswered(slots_of("b"), 11.5))
-    assert placed.action == PlaceTasks(slots_of("b"), lost=("a",))
