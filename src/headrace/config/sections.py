@@ -91,7 +91,8 @@ EPOCH_PROMISE = (
 )
 BACKUP_PROMISE = (
     "exactly once while the disk of the driver's host lives, because epochs commit to it; if it is "
-    "lost, state goes back to the last copy in job_dir, made every {every} while job_dir answers, "
+    "lost, state goes back to the last copy, made every {every} while its place answers "
+    "(storage.address, or job_dir), "
     "the input is read again from there, and later outputs appear again: at least once"
 )
 
