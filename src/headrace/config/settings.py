@@ -265,10 +265,10 @@ class PlacementSettings(Section):
         "tasks evenly, wherever they were",
     )
     wait_s: float = setting(
-        5.0,
+        10.0,
         least=0,
-        description="how long to wait at most for a lost host, with strict affinity; shorter where "
-        "other hosts read its state again sooner",
+        description="how long to wait at most for a lost host, with strict affinity; shorter, or "
+        "not at all, where other hosts read its state again sooner",
     )
     max_moves: int = setting(
         4,

@@ -37,7 +37,7 @@ from headrace.coordinator.manifest import JobState
 from headrace.coordinator.placement import Affinity, PlacementRules, Slot
 from headrace.errors import InternalError
 
-RETURN_S = 4.0
+RETURN_S = 5.0
 """What a lost executor takes at least to be back: its JVM, then its first Python process."""
 
 

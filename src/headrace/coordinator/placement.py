@@ -317,7 +317,7 @@ class PlacementRules:
     """
 
     affinity: Affinity = Affinity.STRICT
-    wait_s: float = 5.0
+    wait_s: float = 10.0
     max_moves: int = MAX_MOVES
 
     @classmethod
