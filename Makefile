@@ -25,9 +25,9 @@ RUN_TESTS = POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 $(RUN)
 
 # Those that do not exist are left out. Which files run first: tests/sharing.py.
 SUITES := $(wildcard $(addprefix tests/,spark sim servers browser standalone docs compat model contract unit))
-# Processes that share the tests out, a file at a time: one more than the cores of our machines, for
+# Processes that share the tests out, a file at a time: two more than the cores of our machines, for
 # many tests wait; tests/sharing.py sees to that. 0: one after the other, in this process.
-PROCESSES := 3
+PROCESSES := 4
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11

@@ -1,7 +1,7 @@
 """How processes share tests out: a file at a time, those that take longest first.
 
-So the processes end together, and what the fixtures of a module make is made once. There is a
-process more than cores, since tests of servers mostly wait: whoever needs a file gets the longest
+So the processes end together, and what the fixtures of a module make is made once. There are more
+processes than cores, since tests of servers mostly wait: whoever needs a file gets the longest
 one for which the others leave CPU. How long each file takes, and how much CPU in that time, is in
 ``durations.json``, which this writes anew: ``make test ARGS=--durations-to=tests/durations.json``.
 """
