@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, overload
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -137,16 +138,7 @@ def _header(header: SegmentHeader, readers: Sequence[SegmentReader]) -> SegmentH
     for reader in readers:
         found = reader.header
         covers += found.covers or ((found.epoch, found.attempt),)
-    return SegmentHeader(
-        header.kind,
-        header.job,
-        header.lineage,
-        header.generation,
-        header.epoch,
-        header.attempt,
-        header.first_epoch,
-        tuple(covers[-MOST_COVERED:]),
-    )
+    return msgspec.structs.replace(header, covers=tuple(covers[-MOST_COVERED:]))
 
 
 def _merge_table(
