@@ -122,7 +122,7 @@ def compact_files(
         if is_snapshot and (ttl := ttl_ms.get(store)) is not None:
             least = least_stamp(job.now_ms, ttl)
         entries = merge_entries(store, sources, drop_deleted=is_snapshot, least=least)
-        writer.add_columns(job.stage, job.task, store, _stopping(entries, should_stop))
+        writer.add_batches(job.stage, job.task, store, _stopping(entries, should_stop))
     try:
         return writer.close()
     except BaseException:
