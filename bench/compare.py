@@ -53,7 +53,7 @@ with TestDriver(job, tasks=4, slots=1, memory_bus=False) as driver:
         driver.run()
     found = {"warm": min(timed(driver, one) for one in range(5))}
     again, lost = [], []
-    for one in range(4):
+    for one in range(12):
         driver.crash()
         again.append(timed(driver, one))
         driver.crash(lose_hosts=[0])

@@ -81,7 +81,7 @@ class Bench:
         writer = SegmentWriter(self.files, path, header)
         keys, values = entries(ids, self.width, epoch)
         parts = range(0, len(keys), FRAME)
-        writer.add_columns(
+        writer.add_batches(
             "stage", 0, "s", ((keys[at : at + FRAME], values[at : at + FRAME]) for at in parts)
         )
         self.sums[path] = writer.close().checksum

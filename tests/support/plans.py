@@ -36,7 +36,7 @@ from headrace.graph.processors import MonoidTotal
 from headrace.graph.semantics import ORDERS, CommitStep, Semantics, commit_actions
 from headrace.plan.compatibility import changes
 from headrace.plan.explain import explain, mermaid, plan_object
-from headrace.plan.flows import TableFile
+from headrace.plan.inference import TableFile
 from headrace.plan.parts import internal_stream_name, split_parts
 from headrace.plan.planner import plan
 from headrace.plan.semantics import RequestedSemantics

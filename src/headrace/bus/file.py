@@ -59,13 +59,9 @@ class BackgroundWorker:
     """Work of one process, in the order in which it was given.
 
     What fails is left: it is found to be due again, and readers find what is wrong.
-
-    Args:
-        name: of the thread.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._begin()
 
@@ -85,7 +81,8 @@ class BackgroundWorker:
                 return
             self._work.put(work)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                name = "headrace-bus-compact"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
@@ -151,7 +148,7 @@ class StoredBus(Bus):
         self._lock = threading.Lock()
         self._streams: dict[str, LogStream] = {}
         self._carried: dict[str, CarriedStream] = {}
-        self.compactions = BackgroundWorker("headrace-bus-compact")
+        self.compactions = BackgroundWorker()
         self._is_closed = False
 
     @abstractmethod

@@ -62,13 +62,9 @@ class _SourcedValue:
     is_text: bool
 
 
-def project_file(folder: Path | None = None) -> Path | None:
-    """Return the ``headrace.toml`` of a folder, or of the nearest folder above that has one.
-
-    Args:
-        folder: where to begin; ``None``: the working directory.
-    """
-    begin = Path.cwd() if folder is None else folder.absolute()
+def project_file() -> Path | None:
+    """Return the ``headrace.toml`` of the working directory, or of the nearest folder above."""
+    begin = Path.cwd()
     found = (place / PROJECT_FILE for place in (begin, *begin.parents))
     return next((file for file in found if file.is_file()), None)
 

@@ -341,7 +341,7 @@ class BackupCopier(JobHook):
         """
         backup = self._backup
         try:
-            newest, is_overtaken = call_with_timeout(REACHABLE_S, self._look)
+            newest, is_overtaken = call_with_timeout(self._look)
         except (OSError, UnavailableError) as error:
             if not backup.has_local:
                 raise UnavailableError(
@@ -375,7 +375,7 @@ class BackupCopier(JobHook):
         if self.status.failures:
             return
         try:
-            call_with_timeout(REACHABLE_S, self._take)
+            call_with_timeout(self._take)
         except (OSError, UnavailableError) as error:
             self._failed(error)
         if not self._backup.has_local:
@@ -646,15 +646,15 @@ class _TimedCall(Generic[_Answer]):
         return self._answers[0]
 
 
-def call_with_timeout(seconds: float, ask: Callable[[], _Answer]) -> _Answer:
+def call_with_timeout(ask: Callable[[], _Answer]) -> _Answer:
     """Return what a call answers, or give up: a file system may hang forever.
 
     Raises:
         UnavailableError: no answer in time.
     """
     found = _TimedCall(ask)
-    if not found.over.wait(seconds):
-        raise UnavailableError(f"no answer in {seconds:.0f} s")
+    if not found.over.wait(REACHABLE_S):
+        raise UnavailableError(f"no answer in {REACHABLE_S:.0f} s")
     return found.answer()
 
 

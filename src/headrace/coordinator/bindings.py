@@ -41,7 +41,7 @@ from headrace.graph.operators import (
 )
 from headrace.graph.shared_stores import BroadcastSpec
 from headrace.graph.sinks import DailyTable
-from headrace.plan.flows import TableFile
+from headrace.plan.inference import TableFile
 from headrace.plan.parts import STREAM_SUFFIX, internal_stream_names, with_carrier
 from headrace.plan.stages import MARK
 from headrace.records.schema import normalise

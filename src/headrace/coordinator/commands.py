@@ -287,37 +287,32 @@ COMMANDS: tuple[type[Command[Any]], ...] = (Rescale, CutSavepoint, Drain, Restar
 """Those that a driver runs between two epochs, in this order."""
 
 
-@dataclass(frozen=True)
-class Request(Generic[_Answer]):
-    """A command on its way to a driver.
+class Sender(msgspec.Struct, frozen=True):
+    """What a request file has beside the fields of its command: a name, who asks, and when."""
 
-    Args:
-        command: what is asked for.
-        id: that no other request ever has.
-        process: that asked.
-        host: of that process.
-        time_ms: wall clock, when.
-    """
-
-    command: Command[_Answer]
     id: str
     process: int
     host: str
     time_ms: int
+
+
+@dataclass(frozen=True)
+class Request(Generic[_Answer]):
+    """A command on its way to a driver."""
+
+    command: Command[_Answer]
+    sender: Sender
 
     @classmethod
     def of(cls, command: Command[_Answer], clock: Clock) -> Request[_Answer]:
         """Return the request of this process for a command."""
-        return cls(command, clock.new_id(), os.getpid(), os.uname().nodename, clock.now_ms())
+        sender = Sender(clock.new_id(), os.getpid(), os.uname().nodename, clock.now_ms())
+        return cls(command, sender)
 
-
-class _Sender(msgspec.Struct, frozen=True):
-    """What a request file has beside the fields of its command."""
-
-    id: str
-    process: int
-    host: str
-    time_ms: int
+    @property
+    def id(self) -> str:
+        """A name that no other request ever has."""
+        return self.sender.id
 
 
 def no_answer(wait_s: float) -> UnavailableError:
@@ -345,7 +340,7 @@ class RequestChannel(Generic[_Answer]):
         self.path = self._folder / f"{command.kind}.json"
         self._files, self._clock = files, clock
         self._command = msgspec.json.Decoder(command)
-        self._sender = msgspec.json.Decoder(_Sender)
+        self._sender = msgspec.json.Decoder(Sender)
         self._answer: msgspec.json.Decoder[_Answer] = msgspec.json.Decoder(command.answer)
 
     def _answer_path(self, request: Request[_Answer]) -> Path:
@@ -361,7 +356,7 @@ class RequestChannel(Generic[_Answer]):
         except msgspec.DecodeError:
             self._files.remove(self.path)
             return None
-        return Request(command, sender.id, sender.process, sender.host, sender.time_ms)
+        return Request(command, sender)
 
     def answer(self, request: Request[_Answer], answer: _Answer) -> None:
         """Write the answer to a request, and be ready for another."""
@@ -402,8 +397,7 @@ class RequestChannel(Generic[_Answer]):
             UnavailableError: another request is under way.
         """
         request = Request.of(command, self._clock)
-        sender = _Sender(request.id, request.process, request.host, request.time_ms)
-        fields = msgspec.structs.asdict(sender) | msgspec.structs.asdict(command)
+        fields = msgspec.structs.asdict(request.sender) | msgspec.structs.asdict(command)
         if not self._files.publish(self.path, msgspec.json.encode(fields)):
             raise self._busy()
         return request
@@ -428,7 +422,7 @@ class RequestChannel(Generic[_Answer]):
     def _busy(self) -> UnavailableError:
         held, who = self.pending(), "another one"
         if held is not None:
-            asker = f"process {held.process} on {held.host}"
+            asker = f"process {held.sender.process} on {held.sender.host}"
             who = f"{held.command}, which {asker} asked for,"
         return UnavailableError(
             f"{who} is under way; try again when it is done. If nobody waits for it any more, "

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import add, attrgetter
+from operator import attrgetter
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from headrace.coordinator.epoch_ranges import keyed_tasks, source_tasks, task_na
 from headrace.coordinator.host_state import ClusterEvent, Standbys
 from headrace.coordinator.manifest import (
     FORMAT,
+    NEW_TASK,
     NO_COMPACTION,
     SINK_ROWS,
     InputPosition,
@@ -27,10 +28,9 @@ from headrace.coordinator.manifest import (
     Manifest,
     PendingCompaction,
     TaskChange,
-    TaskState,
     is_applicable,
-    progress_of,
     unchanged_task,
+    with_progress,
 )
 from headrace.coordinator.placement import Slot
 from headrace.coordinator.slot_reports import EpochMetrics, SlotMetrics, slot_error
@@ -253,10 +253,8 @@ class EpochRun:
         """
         watermark = max(watermark, self.state.watermarks.get(stage.name, NO_WATERMARK))
         self.watermarks[stage.name] = watermark
-        rows = [0] * stage.tasks
-        for exchange in stage.receives:
-            for file in self.exchange.get(exchange.operator, ()):
-                rows = list(map(add, rows, file.rows))
+        sent = [file.rows for e in stage.receives for file in self.exchange.get(e.operator, ())]
+        rows = list(map(sum, zip(*sent, strict=True))) or [0] * stage.tasks
         return keyed_tasks(
             stage,
             self.state,
@@ -404,7 +402,8 @@ class EpochRun:
             for known in (self.inputs, self._positions):
                 known.setdefault(reached.operator, {})[reached.partition] = position
         self.outputs += task.outputs
-        self.counts.update(task.counts)
+        if task.counts:
+            self.counts.update(task.counts)
         for operator, counts in task.operators.items():
             self.operators.setdefault(operator, Counter()).update(counts)
         self.overlay_bytes = max(self.overlay_bytes, task.overlay_bytes)
@@ -417,22 +416,19 @@ class EpochRun:
             return
         if task.merge_problem:
             self.merge_problems.append(f"{name}: {task.merge_problem}")
-        held = self.state.tasks.get(name, TaskState())
+        held = self.state.tasks.get(name, NEW_TASK)
         merging = None
         if task.merge_problem:
             merging = NO_COMPACTION if held.merging is not None else None
         elif merge is not None and held.merging is None:
             merging = PendingCompaction.of(merge)
-        self.tasks[name] = TaskChange(
-            segment=self._segment(task, report),
-            merging=merging,
-            host=report.host,
-            **progress_of(task),
-        )
+        segment = self._segment(task, report)
+        change = TaskChange(segment=segment, merging=merging, host=report.host)
+        self.tasks[name] = with_progress(change, task)
 
     def _absorb_merge(self, name: str, merged: Merged) -> None:
         """Let a merge count for its task, which may have rested, if its files are still there."""
-        held = self.state.tasks.get(name, TaskState())
+        held = self.state.tasks.get(name, NEW_TASK)
         change = self.tasks.get(name, unchanged_task(held))
         if change.merged is not None:
             return

@@ -15,7 +15,7 @@ import msgspec
 
 from headrace.bus.bus import Stream
 from headrace.bus.log import offset_gone
-from headrace.coordinator.manifest import InputPosition, JobState, TaskState, next_compaction
+from headrace.coordinator.manifest import NEW_TASK, InputPosition, JobState, next_compaction
 from headrace.coordinator.watermarks import until_of
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.plan.stages import JobPlan, Stage, job_of
@@ -166,8 +166,6 @@ def _watermark(seen: InputRange, lateness_ms: int) -> int:
 
 MERGES_CONSIDERED = 1_000
 """Tasks of a stage whose files an epoch looks at; of more, each has its turn every few epochs."""
-
-NEW_TASK = TaskState()
 
 
 def task_name(stage: str, task: int) -> str:

@@ -102,22 +102,19 @@ FormerHosts = tuple[tuple[str, int], ...]
 """Hosts that a task has left, and the last epoch of its state that each may hold."""
 
 
-def former_hosts(
-    former: FormerHosts, before: str, epoch: int, now: str, most: int = 2
-) -> FormerHosts:
-    """Return the hosts that may still hold something of a task's state, the last one first.
+def former_hosts(former: FormerHosts, before: str, epoch: int, now: str) -> FormerHosts:
+    """Return the last two hosts that may still hold something of a task's state, newest first.
 
     Args:
         former: those so far.
         before: the host of the task.
         epoch: that its stores there hold.
         now: its host from now on.
-        most: how many are remembered.
     """
     if before == now or not before:
         return former
     others = (one for one in former if one[0] not in (before, now))
-    return ((before, epoch), *others)[:most]
+    return ((before, epoch), *others)[:2]
 
 
 def drained_hosts(hosts: Mapping[str, HostState]) -> frozenset[str]:

@@ -303,7 +303,7 @@ def _last(messages: Sequence[Any]) -> int:
     return int(messages[-1].offset())
 
 
-def topic_names(address: TopicAddress, clock: Clock | None = None) -> list[str]:
+def topic_names(address: TopicAddress) -> list[str]:
     """Return the names of all topics there.
 
     Raises:
@@ -314,7 +314,7 @@ def topic_names(address: TopicAddress, clock: Clock | None = None) -> list[str]:
     def ask() -> list[str]:
         return list(CLIENTS.admin(address).list_topics(timeout=address.patience_s).topics)
 
-    return answered(address, ask, clock or SystemClock())
+    return answered(address, ask, SystemClock())
 
 
 def describe(address: TopicAddress, clock: Clock | None = None) -> Any:

@@ -43,8 +43,7 @@ from headrace.plan.dead_letters import (
     traced_operators,
     with_dead_letters,
 )
-from headrace.plan.flows import TableFile
-from headrace.plan.inference import Inference
+from headrace.plan.inference import Inference, TableFile
 from headrace.plan.parts import check_parts, through_bus
 from headrace.plan.passes import (
     StageCut,

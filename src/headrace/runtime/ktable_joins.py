@@ -110,7 +110,7 @@ class StreamTableJoinNode(Node):
         self._held = []
 
     def push(self, chunk: Chunk) -> None:
-        """Hold rows until those of the table are in."""
+        """Hold rows until all of the epoch are in, and those of the table."""
         self._held.append(chunk)
 
     def advance(self, watermark: int, wall_ms: int) -> None:
@@ -245,16 +245,16 @@ def without_hidden(layout: TableLayout) -> TableLayout:
     return replace(layout, keys=keys, values=values)
 
 
-class TemporalJoinNode(Node):
+class TemporalJoinNode(StreamTableJoinNode):
     """Holds rows until the watermark is past them, and joins them then.
 
     Args:
         operator: bound.
         table: with versions.
-        waiting: of the rows that wait.
         columns: by new name, the columns of the table that later operators use.
-        source: of the rows.
         schema: of what leaves.
+        waiting: of the rows that wait.
+        source: of the rows.
         history_ms: of the table.
         delay_ms: how far the node's watermark lags the one that rows came with.
         key_groups: of the job.
@@ -264,36 +264,25 @@ class TemporalJoinNode(Node):
         self,
         operator: JoinKept,
         table: ColumnarTable,
-        waiting: ColumnarTable,
-        *,
         columns: Mapping[str, str],
-        source: pa.Schema,
         schema: pa.Schema,
+        *,
+        waiting: ColumnarTable,
+        source: pa.Schema,
         history_ms: int,
         delay_ms: int,
         key_groups: int,
     ) -> None:
-        super().__init__(operator.name)
-        self._table, self._waiting = table, waiting
-        self._columns, self._source, self._schema = dict(columns), source, schema
-        self._stream, self._by = operator.inputs[0], operator.by
-        self._keeps_all = operator.how == "left"
+        super().__init__(operator, table, columns, schema)
+        self._waiting, self._source = waiting, source
         self._history, self._delay, self._groups = history_ms, delay_ms, key_groups
         self._epoch, self._watermark = 0, NO_WATERMARK
         self._due: int | None = None
-        self._held: list[Chunk] = []
-
-    def inlet(self, upstream: str) -> Node:
-        """Return what takes rows: those of the table are looked up instead."""
-        return self if upstream == self._stream else IgnoreNode(self.name)
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch; what one that failed has left is forgotten."""
-        self._epoch, self._watermark, self._held = epoch, watermark, []
-
-    def push(self, chunk: Chunk) -> None:
-        """Hold rows until all of the epoch are in."""
-        self._held.append(chunk)
+        super().begin(epoch, wall_ms, watermark)
+        self._epoch, self._watermark = epoch, watermark
 
     def advance(self, watermark: int, wall_ms: int) -> None:
         """Join the rows whose moments the watermark is past; the others wait."""
@@ -310,7 +299,7 @@ class TemporalJoinNode(Node):
                 self._wait(held, moments, np.flatnonzero(~is_due))
         if ready:
             moments = np.concatenate([own for _, own in ready])
-            self._join(*_in_order(concat_chunks([chunk for chunk, _ in ready]), moments))
+            self._join_due(*_in_order(concat_chunks([chunk for chunk, _ in ready]), moments))
         self._due = self._waiting.first_cluster(max(watermark, self._watermark))
 
     def deadlines(self) -> tuple[int | None, int | None]:
@@ -361,7 +350,7 @@ class TemporalJoinNode(Node):
         order = held.order
         self._waiting.put(held, batch.take(pa.array(order)), moments[rows][order])
 
-    def _join(self, chunk: Chunk, moments: Ints) -> None:
+    def _join_due(self, chunk: Chunk, moments: Ints) -> None:
         layout = self._table.layout
         asked = columns_of(chunk.batch, self._by, layout.keys)
         keys, places = TableKeys.distinct(layout, asked)
@@ -418,10 +407,10 @@ def stream_table_node(operator: JoinKept, build: NodeContext) -> Node:
     return TemporalJoinNode(
         operator,
         table,
-        build.table(operator.waiting.name),
-        columns=added,
+        added,
+        schema,
+        waiting=build.table(operator.waiting.name),
         source=build.source_schema(operator),
-        schema=schema,
         history_ms=kept.history_ms or 0,
         delay_ms=build.delay_ms(operator),
         key_groups=build.runtime.key_groups,

@@ -51,7 +51,6 @@ class NodeContext:
         state: its stores, caught up; ``None`` where the stage has none.
         remotes: opens its remote stores.
         tables: the broadcast stores of the process, at the epoch's offsets.
-        keys: the columns that the stage is partitioned by.
         asks: in a stage that reads by offset, what makes its asynchronous calls; else empty.
     """
 
@@ -62,7 +61,6 @@ class NodeContext:
     state: TaskState | None
     remotes: RemoteStores
     tables: Mapping[str, BroadcastTable]
-    keys: tuple[str, ...]
     asks: Mapping[str, Node] = field(default_factory=dict)
 
     def source_schema(self, operator: Operator) -> pa.Schema:

@@ -395,11 +395,6 @@ def decode_report(data: bytes) -> SlotReport:
     return _REPORT.decode(data)
 
 
-def decode_order(data: bytes) -> SlotOrder:
-    """Read an order."""
-    return _ORDER.decode(data)
-
-
 def encode_orders(orders: Sequence[SlotOrder]) -> bytes:
     """Return the orders of a level as one file, from which each slot reads its own."""
     return msgspec.json.encode({order.slot: order for order in orders})

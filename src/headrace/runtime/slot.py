@@ -33,7 +33,7 @@ from headrace.runtime.chunk import Chunk, source_of
 from headrace.runtime.context import RemoteStores
 from headrace.runtime.exchange_network import ExchangeLostError
 from headrace.runtime.internal_stream import InternalStreamInput
-from headrace.runtime.node_context import RuntimeContext
+from headrace.runtime.node_context import NodeContext, RuntimeContext
 from headrace.runtime.orders import (
     NO_WATERMARK,
     ExchangeFile,
@@ -413,8 +413,9 @@ class _Attempt:
             shared = RuntimeContext(
                 job, plan.key_groups, plan.limits, host.bus, host.loop, host.hot_keys
             )
-            remotes = RemoteStores(job, self._host.clock)
-            runtime = StageTask(stage, task.task, task.groups, shared, state, remotes, self._tables)
+            remotes = RemoteStores(job, host.clock)
+            build = NodeContext(stage, task.task, task.groups, shared, state, remotes, self._tables)
+            runtime = StageTask(build)
         self._built.append(runtime)
         before = self._order.watermarks_before.get(stage.name, NO_WATERMARK)
         before = max(before, task.passed)

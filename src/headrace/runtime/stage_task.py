@@ -17,18 +17,16 @@ from headrace.plan.stages import Exchange, Stage
 from headrace.records.schema import TableLayout
 from headrace.runtime.async_process import AsyncNode, SourceCallNode
 from headrace.runtime.chunk import Chunk
-from headrace.runtime.context import REMOTE, RemoteStores
+from headrace.runtime.context import REMOTE
 from headrace.runtime.dead_letters import make_dead_letters, make_guard
 from headrace.runtime.exchange import ExchangeNode, HotKeySketch
 from headrace.runtime.internal_stream import make_sender
 from headrace.runtime.node import Guard, Node
-from headrace.runtime.node_context import NodeContext, RuntimeContext
+from headrace.runtime.node_context import NodeContext
 from headrace.runtime.node_factory import layouts_of, make_node
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, HotKeys
 from headrace.runtime.outputs import OutputNode, SinkNode
-from headrace.state.broadcast import BroadcastTable
 from headrace.state.remote_store import Stamp
-from headrace.state.task_state import TaskState
 
 
 class AsyncWatermarkHold:
@@ -132,43 +130,23 @@ class StageTask:
     """Runs the operators of a stage for one task; kept by a worker between epochs.
 
     Args:
-        stage: the stage.
-        task: number of the task.
-        groups: its key groups, first and after last; unused for source tasks.
-        runtime: what it has in common with the other tasks.
-        state: its stores, caught up; ``None`` where the stage has none.
-        remotes: opens its remote stores.
-        tables: the broadcast stores of the process, at the epoch's offsets.
-        asks: what makes the calls of operators, where that is not this task's; empty: this one
-            makes them, ahead of another.
+        build: what its nodes are made of.
+        is_ahead: it makes the calls of operators that follow in another one, ahead of that.
     """
 
-    def __init__(
-        self,
-        stage: Stage,
-        task: int,
-        groups: tuple[int, int],
-        runtime: RuntimeContext,
-        state: TaskState | None,
-        remotes: RemoteStores,
-        tables: Mapping[str, BroadcastTable] | None = None,
-        asks: Mapping[str, SourceCallNode] | None = None,
-    ) -> None:
-        self._stage, self.task, self._groups = stage, task, groups
+    def __init__(self, build: NodeContext, *, is_ahead: bool = False) -> None:
+        stage = self._stage = build.stage
+        self.task, self._runtime = build.task, build.runtime
+        self._state, self.remotes = build.state, build.remotes
         self._delays = {name: delay for name, delay in stage.delays.items() if delay}
-        self._runtime, self._key_groups = runtime, runtime.key_groups
-        self._state, self.remotes = state, remotes
-        self._keys = stage.receives[0].keys if stage.receives else ()
-        own = dict(tables or {})
-        first = stage_before_calls(stage) if asks is None else None
+        first = None if is_ahead else stage_before_calls(stage)
         self.asking: StageTask | None = None
         if first is not None:
-            self.asking = StageTask(first, task, groups, runtime, state, remotes, own, asks={})
+            self.asking = StageTask(replace(build, stage=first), is_ahead=True)
             nodes = self.asking.nodes.values()
             asks = {node.name: node for node in nodes if isinstance(node, SourceCallNode)}
-        keys = self._keys
-        build = NodeContext(stage, task, groups, runtime, state, remotes, own, keys, asks or {})
-        self._letters = make_dead_letters(stage, task, runtime)
+            build = replace(build, asks=asks)
+        self._letters = make_dead_letters(stage, build.task, build.runtime)
         self._watched: list[HotKeySketch] = []
         self.nodes: dict[str, Node] = {}
         self._input_counts: dict[str, Counter[str]] = {}
@@ -198,7 +176,7 @@ class StageTask:
         if self._runtime.hot_keys and exchange.keys:
             hot = HotKeySketch(exchange.operator, exchange.keys)
             self._watched.append(hot)
-        return make_sender(exchange, self._key_groups, self.task, hot)
+        return make_sender(exchange, self._runtime.key_groups, self.task, hot)
 
     def _is_entry(self, operator: Operator) -> bool:
         received = {exchange.operator for exchange in self._stage.receives}

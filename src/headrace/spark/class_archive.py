@@ -21,7 +21,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from xxhash import xxh3_64_hexdigest
 
-from headrace.clock import Clock, SystemClock
+from headrace.clock import SystemClock
 from headrace.errors import UnavailableError
 from headrace.files import Files
 
@@ -64,22 +64,20 @@ def java_option(environ: Mapping[str, str] | None = None) -> str:
     return f'"-XX:SharedArchiveFile={file}" {_QUIET}'
 
 
-def make_archive(environ: Mapping[str, str] | None = None, clock: Clock | None = None) -> Path:
+def make_archive(environ: Mapping[str, str] | None = None) -> Path:
     """Make the archive, in the place of one that is there; return it.
 
     Takes half a minute of a core and about 200 MB of memory.
 
     Args:
         environ: the environment of the processes; ``None`` takes the process's own.
-        clock: for names.
 
     Raises:
         UnavailableError: Java does not start, or makes no archive.
     """
     environ = os.environ if environ is None else environ
-    clock = clock or SystemClock()
     file = archive_file(environ)
-    folder = file.parent / f".{file.stem}-{clock.new_id()}"
+    folder = file.parent / f".{file.stem}-{SystemClock().new_id()}"
     Files().make_folder(folder, 0o700)
     made = folder / file.name
     try:

@@ -80,13 +80,11 @@ def preload() -> None:
     gc.freeze()  # pages that no collection writes to stay shared
 
 
-def preload_after_first_fork(delay_s: float = PRELOAD_AFTER_S) -> None:
+def preload_after_first_fork() -> None:
     """Have this process fork once as it is, and import what each needs a while later.
 
-    A second fork waits for that, or does it.
-
-    Args:
-        delay_s: so that what is forked first has the processor to itself.
+    What is forked first has the processor to itself meanwhile. A second fork waits for the
+    imports, or does them.
     """
     daemon, forks, lock, loaded = os.getpid(), count(1), threading.Lock(), threading.Event()
 
@@ -96,7 +94,7 @@ def preload_after_first_fork(delay_s: float = PRELOAD_AFTER_S) -> None:
                 preload()
                 loaded.set()
 
-    later = threading.Timer(delay_s, load)
+    later = threading.Timer(PRELOAD_AFTER_S, load)
     later.daemon = True
 
     def before() -> None:

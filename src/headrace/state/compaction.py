@@ -15,6 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, overload
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -121,7 +122,7 @@ def compact_files(
         if is_snapshot and (ttl := ttl_ms.get(store)) is not None:
             least = least_stamp(job.now_ms, ttl)
         entries = merge_entries(store, sources, drop_deleted=is_snapshot, least=least)
-        writer.add_columns(job.stage, job.task, store, _stopping(entries, should_stop))
+        writer.add_batches(job.stage, job.task, store, _stopping(entries, should_stop))
     try:
         return writer.close()
     except BaseException:
@@ -137,16 +138,7 @@ def _header(header: SegmentHeader, readers: Sequence[SegmentReader]) -> SegmentH
     for reader in readers:
         found = reader.header
         covers += found.covers or ((found.epoch, found.attempt),)
-    return SegmentHeader(
-        header.kind,
-        header.job,
-        header.lineage,
-        header.generation,
-        header.epoch,
-        header.attempt,
-        header.first_epoch,
-        tuple(covers[-MOST_COVERED:]),
-    )
+    return msgspec.structs.replace(header, covers=tuple(covers[-MOST_COVERED:]))
 
 
 def _merge_table(

@@ -63,21 +63,17 @@ class SegmentWriter:
         """Add the changes of one store of one task, sorted by full key; none is fine."""
         self.add_batches(stage, task, store, [(keys, values)])
 
-    def add_batches(self, stage: str, task: int, store: str, batches: Iterable[Changes]) -> None:
-        """Add one store of one task in batches, which are drawn while ``close`` writes."""
-        if self._closed:
-            raise ClosedError(f"segment {self._path} is written; begin another")
-        self._pending.append((stage, task, store, batches))
-
-    def add_columns(
+    def add_batches(
         self,
         stage: str,
         task: int,
         store: str,
-        batches: Iterable[tuple[pa.BinaryArray, pa.BinaryArray]],
+        batches: Iterable[Changes | tuple[pa.BinaryArray, pa.BinaryArray]],
     ) -> None:
-        """Add one store of one task as columns of keys and values, drawn while ``close`` writes."""
-        self.add_batches(stage, task, store, batches)
+        """Add one store of one task in batches, which are drawn while ``close`` writes."""
+        if self._closed:
+            raise ClosedError(f"segment {self._path} is written; begin another")
+        self._pending.append((stage, task, store, batches))
 
     def add_table(
         self,

@@ -21,10 +21,11 @@ from headrace.coordinator.manifest import (
     decode_manifest,
     encode_manifest,
     fold,
+    with_progress,
 )
 from headrace.errors import CorruptDataError
 from headrace.files import Files
-from headrace.runtime.orders import Merged, OutputPart, SegmentRef
+from headrace.runtime.orders import Merged, OutputPart, SegmentRef, TaskProgress
 
 CREATED = JobState(
     "j", "line", 1, 0, 5, "", 8, {"job": "{}"}, {"in": {0: InputPosition(0)}}, task_counts={"s": 2}
@@ -117,6 +118,14 @@ def test_a_base_anywhere_changes_nothing(epochs: list[Any], bases: set[int]) -> 
         same = msgspec.structs.replace(with_bases, digest=plain.digest)
         assert same == plain
     assert plain.task_counts == {"s": 2}
+
+
+def test_a_task_keeps_each_field_of_its_progress() -> None:
+    """One that is left out when a report becomes a change, or a change a state, would be lost."""
+    wanted: dict[str, Any] = dict.fromkeys(TaskProgress.__struct_fields__, 7)
+    for kind in (TaskChange, TaskState):
+        kept = with_progress(kind(host="a"), TaskProgress(**wanted))
+        assert kept == kind(host="a", **wanted)
 
 
 @given(epochs=st.lists(EPOCH, max_size=8))

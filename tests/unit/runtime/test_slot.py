@@ -28,9 +28,10 @@ from headrace.runtime.orders import (
     StateTarget,
     TaskOrder,
     TaskReport,
-    decode_order,
+    decode_order_of,
     decode_report,
     encode,
+    encode_orders,
 )
 from headrace.runtime.slot import describe_failure, run_slot
 from headrace.testing import TestDriver
@@ -69,7 +70,7 @@ def test_orders_and_reports_travel_as_json() -> None:
                          MERGE)],
         read_ms=5,
     )  # fmt: skip
-    assert decode_order(encode(order)) == order
+    assert decode_order_of(encode_orders([order]), order.slot) == order
     ref = FileRef("segment/x", 5, 9, "a")
     task = TaskReport(
         "s", 1, [Reached("i", 0, 9, 8)], changed=True, counts={"late": 2},

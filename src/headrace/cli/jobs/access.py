@@ -134,7 +134,11 @@ AT_ONCE = 16
 """So many drivers are asked at the same time."""
 
 
-def driver_api(job: str, home: Path | None, timeout_s: float) -> Client:
+ANSWER_S = 10.0
+"""How long a driver is waited for, by default."""
+
+
+def driver_api(job: str, home: Path | None) -> Client:
     """Return the API of the driver of a job, for what only a driver can do.
 
     Raises:
@@ -142,7 +146,7 @@ def driver_api(job: str, home: Path | None, timeout_s: float) -> Client:
     """
     from headrace.control.client import client_of
 
-    return client_of(settings_of(home), job, timeout_s)
+    return client_of(settings_of(home), job, ANSWER_S)
 
 
 def find_status(settings: Settings, job: str, bus: Bus) -> JobStatus:

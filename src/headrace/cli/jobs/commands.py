@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headrace.cli.jobs import history, inspect, reset, stop, versions
-from headrace.cli.jobs.access import driver_api, newest_epochs, open_located
+from headrace.cli.jobs.access import ANSWER_S, driver_api, newest_epochs, open_located
 from headrace.cli.jobs.history import replay
 from headrace.cli.jobs.inspect import why
 from headrace.cli.options import Config, Home, JobName, Json, Set, Wait, open_home_bus, settings_of
@@ -90,7 +90,6 @@ def restart(
 
 
 EPOCHS = 10
-ANSWER_S = 10.0
 TITLES = ("epoch", "rows", "rows out", "took", "of it levels", "commit", "behind", "state")
 
 
@@ -166,7 +165,7 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
 def _command_driver(
     job: str, command: ControlCommand[Done], home: Path | None, *, as_json: bool
 ) -> None:
-    status = command.ask(driver_api(job, home, ANSWER_S)).status
+    status = command.ask(driver_api(job, home)).status
     if as_json:
         show_json({"job": job, "status": status})
     else:
@@ -193,7 +192,7 @@ def top(
 
         headrace jobs top shop --every 5
     """
-    client = driver_api(job, home, ANSWER_S)
+    client = driver_api(job, home)
     if as_json:
         show_json({**client.get("/v1/job"), "epochs": client.get(f"/v1/epochs?last={EPOCHS}")})
     elif once or not sys.stdout.isatty():

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,9 +165,12 @@ class StoreView:
         self.entry, self.epoch, self._partials = entry, epoch, partials
         self.key_groups = key_groups
         self.keys = schema_from_text(entry.keys)
-        self._entries = MergedEntries(entry.name, sources)
+        self._open(sources, time_ms)
         self._least = None if entry.ttl_ms is None else least_stamp(time_ms, entry.ttl_ms)
-        self._rows: StoreRows | None = None
+
+    def _open(self, sources: Sequence[SegmentRange], time_ms: int) -> None:
+        del time_ms  # what has expired is left out later
+        self._entries = MergedEntries(self.entry.name, sources)
 
     def batches(
         self, keys: Range = ALL_ROWS, groups: tuple[int, int] = ALL_GROUPS
@@ -185,12 +189,10 @@ class StoreView:
         """The files that hold it."""
         return self._entries
 
-    @property
+    @cached_property
     def rows(self) -> StoreRows:
         """How entries look as rows."""
-        if self._rows is None:
-            self._rows = StoreRows(self.entry, self._settled(), partials=self._partials)
-        return self._rows
+        return StoreRows(self.entry, self._settled(), partials=self._partials)
 
     @property
     def schema(self) -> pa.Schema:
@@ -310,18 +312,8 @@ class TableView(StoreView):
     Rows come by bucket and by the hash of the key.
     """
 
-    def __init__(
-        self,
-        entry: StoreEntry,
-        time_ms: int,
-        epoch: int,
-        key_groups: int,
-        sources: Sequence[SegmentRange],
-        *,
-        partials: bool = False,
-    ) -> None:
-        super().__init__(entry, time_ms, epoch, key_groups, (), partials=partials)
-        self._table = MergedTable(entry.name, sources, time_ms, entry.ttl_ms)
+    def _open(self, sources: Sequence[SegmentRange], time_ms: int) -> None:
+        self._table = MergedTable(self.entry.name, sources, time_ms, self.entry.ttl_ms)
 
     def batches(
         self, keys: Range = ALL_ROWS, groups: tuple[int, int] = ALL_GROUPS
@@ -367,13 +359,6 @@ class TableView(StoreView):
     def held(self) -> MergedTable:
         """The files that hold it."""
         return self._table
-
-    @property
-    def rows(self) -> StoreRows:
-        """How rows look."""
-        if self._rows is None:
-            self._rows = StoreRows(self.entry, partials=self._partials)
-        return self._rows
 
     def count(self) -> int:
         """Return how many rows there are."""

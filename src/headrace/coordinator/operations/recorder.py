@@ -48,7 +48,7 @@ from headrace.coordinator.operations.recording_scope import (
 )
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Files
-from headrace.plan.flows import TableFile
+from headrace.plan.inference import TableFile
 
 OFFSET_COLUMN = "__offset"
 """The column with the offset of each row."""
