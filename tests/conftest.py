@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support import soak
-from tests.support.homes import forget_secrets
 from tests.support.memory import use_memory
-from tests.support.processes import LEAN
-from tests.support.runs import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["tests.sharing"]
 UNIT = Path(__file__).parent / "unit"
+LEAN = str(Path(__file__).with_name("support") / "without_pandas")
+"""As of ``tests.support.processes``, which loads Headrace: who only shares tests out needs none."""
 sys.path.append(LEAN)  # some give processes the path of this one
 
 soak.load_profile()
@@ -43,12 +42,14 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Let the collector of cycles leave alone what is imported: it is there to the end."""
+    """Let the collector of cycles leave alone what is imported: it is there to the end.
+
+    There is little else, which costs less to keep than to look for.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.collect()
         gc.freeze()
         gc.enable()
 
@@ -72,6 +73,8 @@ def pytest_report_header() -> list[str]:
 @pytest.fixture(autouse=True)
 def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A password of one test, such as ``wrong``, is a word of messages in the next one."""
+    from tests.support.homes import forget_secrets
+
     forget_secrets(monkeypatch)
 
 
@@ -95,6 +98,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two slots, for all tests that need no process of their own."""
+    from tests.support.runs import spark_session
+
     session = spark_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
     yield session
     session.stop()

@@ -5,6 +5,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stamp=.venv/.headrace-setup
+
+# of_lock PACKAGE: its lines of the lock, with their hashes.
+of_lock() {
+    awk -v of="$1==" '/^[^ ]/ { found = index($0, of) == 1 } found' requirements.lock
+}
+
 digest() {
     cat requirements.lock pyproject.toml tools/setup.sh | cksum
     pwd -P
@@ -43,7 +49,14 @@ mv .venv/java-home.new .venv/java-home
 
 echo "setup: installing $(grep -c '==' requirements.lock) locked packages, a few minutes the first time"
 pip=(.venv/bin/python -m pip --disable-pip-version-check --no-input --quiet)
-"${pip[@]}" install --use-pep517 --require-hashes --requirement requirements.lock
+# uv needs half of the time, for it compiles nothing: what is used is compiled when it is first
+# imported. Where only pip is configured for what leads to the packages, pip installs them.
+if ! { "${pip[@]}" install --require-hashes --requirement <(of_lock uv) &&
+    .venv/bin/python -m uv pip install --quiet --python .venv/bin/python --require-hashes \
+        --requirement requirements.lock; }; then
+    echo "setup: uv could not install them; trying pip" >&2
+    "${pip[@]}" install --use-pep517 --require-hashes --requirement requirements.lock
+fi
 "${pip[@]}" install --no-deps --no-build-isolation --editable .
 digest >"$stamp"
 echo "setup: ready, with Java in $(cat .venv/java-home)"

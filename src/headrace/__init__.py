@@ -135,6 +135,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("importlib.metadata").version("headrace")
+    if name.startswith("__"):  # pytest and others ask modules often
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     if name not in _HOMES:
         near = importlib.import_module("difflib").get_close_matches(name, __all__, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {__all__}"

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import coredis
 import msgspec
 import pyarrow as pa
 import pytest
@@ -193,6 +192,8 @@ def test_redis_py_asks_each_command(served: Served, protocol: int) -> None:
 
 
 def test_coredis_asks_each_command(served: Served) -> None:
+    import coredis  # tests of other files need not load it
+
     async def asked() -> None:
         async with coredis.Redis(host="127.0.0.1", port=served.port, password=PASSWORD) as client:
             assert await client.get("people:p03") == packed(ROWS[3])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import nbclient
-import nbformat
 import pytest
 from tests.support.processes import ROOT
 
@@ -17,6 +15,9 @@ BOOK = ROOT / "examples" / "notebooks" / "spark_session.ipynb"
 
 def test_a_notebook_queries_the_result_of_a_job_that_runs_in_its_session(tmp_path: Path) -> None:
     """Its cells wait for what the job made of the sales, and would raise without it."""
+    import nbclient  # for this test alone
+    import nbformat
+
     kept = {name: text for name, text in os.environ.items() if not name.startswith("HEADRACE_")}
     own = {"PYTHONPATH": str(ROOT / "src"), "JUPYTER_PLATFORM_DIRS": "1", "HOME": str(tmp_path)}
     book = nbformat.read(BOOK, as_version=4)

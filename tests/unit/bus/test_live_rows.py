@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import nbclient
-import nbformat
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -152,6 +150,9 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 @pytest.mark.soak
 def test_jupyter_refreshes_a_table_while_the_job_runs(tmp_path: Path) -> None:
     """The notebook of the guide is executed; its second last cell waits for the thread."""
+    import nbclient  # for this test alone
+    import nbformat
+
     book = nbformat.read(NOTEBOOKS / "live.ipynb", as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     client = nbclient.NotebookClient(book, timeout=120, resources=resources)
