@@ -50,6 +50,7 @@ servers: setup
 	@tools/registry.sh || true
 	@tools/yarn.sh || true
 	@tools/spark_classes.sh || true
+	@tools/server_classes.sh || true
 
 test: servers
 	@$(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)

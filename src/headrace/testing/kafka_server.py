@@ -5,8 +5,6 @@ Jars are those of ``tools/kafka.sh``; Java is found as Spark finds it. Linux onl
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,11 +16,12 @@ from typing import Any
 from headrace import extras
 from headrace.clock import Clock, SystemClock
 from headrace.errors import InvalidInputError
+from headrace.testing.java import java_command
 from headrace.testing.servers import ServerProcess, free_port
 
 KAFKA_START_S = 120.0
 _CLUSTER = "aGVhZHJhY2UtdGVzdHMtMQ"
-_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_MEMORY_MB, _BROKER = 512, "kafka.Kafka"
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -49,6 +48,7 @@ class KafkaServer(ServerProcess):
         properties: of the broker, added to those that it needs.
         clock: for waiting.
         joins: another one, whose cluster it becomes a broker of.
+        archive_in: see ``headrace.testing.java``.
         protocols: what it listens with besides ``PLAINTEXT``, such as ``SASL_SSL``, which takes
             properties.
 
@@ -66,8 +66,9 @@ class KafkaServer(ServerProcess):
         clock: Clock | None = None,
         protocols: Sequence[str] = (),
         joins: KafkaServer | None = None,
+        archive_in: Path | None = None,
     ) -> None:
-        self._clock = clock or SystemClock()
+        self._clock, self._archive_in = clock or SystemClock(), archive_in
         self._folder = folder
         self._classes = ":".join(map(str, sorted(kafka_jars().glob("*.jar"))))
         folder.mkdir(parents=True, exist_ok=True)
@@ -112,7 +113,9 @@ class KafkaServer(ServerProcess):
 
     def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
-            command = [find_java(), *_JVM, "-cp", self._classes, program, *arguments]
+            words = ("-cp", self._classes, program, *arguments)
+            archive_in = self._archive_in if program == _BROKER else None
+            command = java_command("kafka", _MEMORY_MB, *words, archive_in=archive_in)
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
 
     def _format(self) -> None:
@@ -122,7 +125,7 @@ class KafkaServer(ServerProcess):
 
     def start(self) -> None:
         """Start it on its port, and wait until it answers."""
-        self._process = self._begin("kafka.Kafka", str(self._settings))
+        self._process = self._begin(_BROKER, str(self._settings))
         self._await(KAFKA_START_S)
 
     def _answers(self) -> bool:
@@ -152,16 +155,3 @@ def kafka_jars() -> Path:
             "Headrace, fetch them with: tools/kafka.sh"
         )
     return found[-1]
-
-
-def find_java() -> str:
-    """Return the program ``java``.
-
-    Raises:
-        InvalidInputError: there is none.
-    """
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if found is None:
-        raise InvalidInputError("no Java is installed; a Kafka broker needs Java 17")
-    return found
