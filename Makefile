@@ -39,18 +39,11 @@ setup:
 demo: setup
 	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(if $(UI),--ui) $(ARGS)
 
-# What tests need besides Python; a test of what could not be had says so.
+# What tests need besides Python; a test of what could not be had says so. Package managers of the
+# system run one after the other.
 servers: setup
-	@tools/redis.sh || true
-	@tools/postgres.sh || true
-	@tools/node.sh || true
-	@tools/delta.sh || true
-	@tools/kafka.sh || true
-	@tools/chromium.sh || true
-	@tools/registry.sh || true
-	@tools/yarn.sh || true
-	@tools/spark_classes.sh || true
-	@tools/server_classes.sh || true
+	@for one in spark_classes kafka delta registry yarn; do tools/$$one.sh & done; \
+		for one in redis postgres node chromium; do tools/$$one.sh; done; wait; tools/server_classes.sh || true
 
 test: servers
 	@$(RUN_TESTS) -m pytest -n $(PROCESSES) --no-loadscope-reorder $(SUITES) $(ARGS)

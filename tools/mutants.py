@@ -34,6 +34,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import count, takewhile
 from pathlib import Path
 from time import monotonic
@@ -109,7 +110,7 @@ class Mutant:
             begin += len(text[begin:]) - len(text[begin:].lstrip())
         at = text.count("\n", 0, begin) + 1
         found = 0
-        for body in _bodies(ast.parse(text)):
+        for body in _bodies(text):
             for statement in body:
                 first = min([statement.lineno, *_decorators(statement)])
                 if first <= at <= (statement.end_lineno or first):
@@ -119,9 +120,11 @@ class Mutant:
         return found - 1
 
 
-def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
-    """Yield the bodies within functions before whose statements another one can be put."""
-    for function in ast.walk(tree):
+@cache
+def _bodies(text: str) -> list[list[ast.stmt]]:
+    """Return the bodies within functions before whose statements another one can be put."""
+    found = []
+    for function in ast.walk(ast.parse(text)):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         for node in ast.walk(function):
@@ -129,7 +132,8 @@ def _bodies(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                 body = getattr(node, name, None)
                 is_elif = name == "orelse" and isinstance(node, ast.If) and _is_elif(node)
                 if isinstance(body, list) and body and not is_elif:
-                    yield body
+                    found.append(body)
+    return found
 
 
 def _is_elif(node: ast.If) -> bool:

@@ -13,10 +13,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def built(folder: Path) -> Path:
-    """Build the wheel with what the development environment has, as ``make wheel`` does."""
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
-    subprocess.run([*pip, "wheel", *options, str(ROOT)], check=True)
+    """Build the wheel with what the development environment has, as ``make wheel`` does by pip."""
+    options = ("--no-build-isolation", "--python", sys.executable, "--out-dir", folder)
+    _uv("build", "--wheel", *options, ROOT)
     (wheel,) = folder.glob("headrace-*.whl")
     return wheel
 
