@@ -410,7 +410,7 @@ def test_a_registry_that_does_not_answer_holds_a_job_up(
 ) -> None:
     topics.create(name)
     topics.send(name, schemas.avro(name, TEXTS["avro"], ROWS))
-    source = url_of(kafka, registry, name, "avro", socket__timeout__ms="1500")
+    source = url_of(kafka, registry, name, "avro", socket__timeout__ms="500")
     with TestDriver(copying(source, "copied", {"user": str})) as driver:
         registry.pause()
         try:

@@ -23,7 +23,8 @@ class TopicContract(ReadableLogContract):
         self.kafka, self.topics, self.name = kafka, topics, name
 
     def opened(self) -> ReadableLog:
-        address = self.kafka.url(self.name)
+        # A reader that goes back waits until a broker has answered that there is no more.
+        address = self.kafka.url(self.name, fetch__wait__max__ms="20")
         return connector.open(connector.spec("events", address, LOG_SCHEMA), address)
 
     def open_log(self, folder: Path) -> ReadableLog:

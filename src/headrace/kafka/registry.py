@@ -52,7 +52,7 @@ def registry_of(address: TopicAddress) -> SchemaRegistry:
         InvalidInputError: its client is not installed, or a setting is refused.
     """
     settings = address.registry()
-    key = (os.getpid(), tuple(sorted(settings.items())))
+    key = (os.getpid(), address.patience_s, tuple(sorted(settings.items())))
     if key not in _CLIENTS:
         _CLIENTS[key] = SchemaRegistry(address, settings)
     return _CLIENTS[key]

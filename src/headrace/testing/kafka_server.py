@@ -40,6 +40,15 @@ _PROPERTIES = {
 }
 
 
+class _Checkpoint:
+    """With which features a cluster begins: a file of Kafka's, the same for all of its version."""
+
+    name, held = "bootstrap.checkpoint", b""
+
+
+_CHECKPOINT = _Checkpoint()
+
+
 class KafkaServer(ServerProcess):
     """Started when it is made; ``close`` ends it. Topics stay in its folder until then.
 
@@ -91,7 +100,7 @@ class KafkaServer(ServerProcess):
         self._settings = folder / "server.properties"
         self._settings.write_text(lines)
         try:
-            self._format()
+            self._format(given["node.id"])
             self.start()
         except BaseException:
             self.close()
@@ -118,10 +127,19 @@ class KafkaServer(ServerProcess):
             command = java_command("kafka", _MEMORY_MB, *words, archive_in=archive_in)
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
 
-    def _format(self) -> None:
+    def _format(self, node: str) -> None:
+        """Have Kafka make its folder; a later one of this process is made as the first was."""
+        data = self._folder / "data"
+        if _CHECKPOINT.held:
+            data.mkdir()
+            (data / _CHECKPOINT.name).write_bytes(_CHECKPOINT.held)
+            lines = ("version=1", f"cluster.id={_CLUSTER}", f"node.id={node}", "")
+            (data / "meta.properties").write_text("\n".join(lines))
+            return
         arguments = ("format", "-t", _CLUSTER, "-c", str(self._settings))
         if self._begin("kafka.tools.StorageTool", *arguments).wait(KAFKA_START_S):
             raise self._failure("cannot format its folder")
+        _CHECKPOINT.held = (data / _CHECKPOINT.name).read_bytes()
 
     def start(self) -> None:
         """Start it on its port, and wait until it answers."""
