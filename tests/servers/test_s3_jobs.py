@@ -12,6 +12,7 @@ import pytest
 from tests.sim.world import EPOCH, World, make_job
 from tests.support.jobs import counting, model
 from tests.support.runs import Driver, MemberInfo, read_members, run_driver, until
+from tests.support.soak import more
 from tests.support.storages import StoredWorld
 
 import headrace as hr
@@ -27,9 +28,12 @@ SHARED = (
 )
 
 
-def test_whatever_dies_and_whichever_disk_is_lost_the_storage_has_it_all(address: str) -> None:
-    """Each step of an epoch is the last of a process once; every third time all disks go."""
-    points = [one for one in FAULT_POINTS if one.startswith(EPOCH)]
+@pytest.mark.parametrize("each", more([2], [1, 2]))
+def test_whatever_dies_and_whichever_disk_is_lost_the_storage_has_it_all(
+    address: str, each: int
+) -> None:
+    """Steps of an epoch are the last of a process once; every third time all disks go."""
+    points = [one for one in FAULT_POINTS if one.startswith(EPOCH)][each - 1 :: each]
     job = make_job("rocksdb", "columnar", small=True)
     bus = address.replace("/jobs", "/bus")
     with TestDriver(job, tasks=3, hosts=2, max_rows=60, storage=address, bus=bus) as driver:

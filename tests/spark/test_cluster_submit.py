@@ -43,13 +43,13 @@ import headrace
 def told(message):
     return {"id": message.id, "prefix": sys.prefix, "file": headrace.__file__}
 """
-NEEDED = {"numpy", "numpy.libs", "pyarrow", "polars", "_polars_runtime_32", "rocksdict"}
+NEEDED = {"numpy", "numpy.libs", "pyarrow", "polars", "_polars_runtime_32", "rocksdict", "xxhash"}
 
 
 def not_needed() -> list[str]:
     """The large packages that the job does without, so that the archive is a small one."""
     site = Path(sysconfig.get_path("purelib"))
-    return [path.name for path in site.iterdir() if path.name not in NEEDED and _mib(path) >= 5]
+    return [path.name for path in site.iterdir() if path.name not in NEEDED and _mib(path)]
 
 
 def _mib(path: Path) -> int:
