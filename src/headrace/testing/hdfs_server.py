@@ -18,11 +18,11 @@ from headrace import extras
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.closeable import Closeable
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.testing.java import java_command
+from headrace.testing.kafka_server import find_java
 from headrace.testing.servers import PROCESS_POLL_S, free_port
 
 START_S = 120.0
-_MEMORY_MB = 256
+_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _SERVER = "org.apache.hadoop.hdfs.server"
 _NAMENODE, _DATANODE = f"{_SERVER}.namenode.NameNode", f"{_SERVER}.datanode.DataNode"
 NODES = {"names": _NAMENODE, "data": _DATANODE}
@@ -35,21 +35,16 @@ class HdfsServer(Closeable):
     Args:
         folder: of its data, its settings and its logs; made when missing.
         clock: for waiting.
-        archive_in: see ``headrace.testing.java``.
 
     Raises:
         InvalidInputError: no jars, or no Java, are installed.
         UnavailableError: it does not start; has the end of its log.
     """
 
-    def __init__(
-        self, folder: Path, clock: Clock | None = None, archive_in: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         self._folder, self._clock = folder, clock or SystemClock()
-        self._archive_in = archive_in
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        # An archive of classes fits while the jars are first.
-        self._classes = f"{_jar()}:{Path(_spark(), 'jars')}/*:{folder}"
+        self._classes = f"{folder}:{_jar()}:{Path(_spark(), 'jars')}/*"
         folder.mkdir(parents=True, exist_ok=True)
         self.name = f"127.0.0.1:{free_port()}"
         local = {f"dfs.datanode.{one}": "127.0.0.1:0" for one in
@@ -112,10 +107,7 @@ class HdfsServer(Closeable):
             self.kill(name)
 
     def _run(self, program: str, *words: str) -> subprocess.Popen[bytes]:
-        name = f"hadoop-{program.rpartition('.')[2].lower()}"
-        given = ("-cp", self._classes, program, *words)
-        archive_in = None if words else self._archive_in  # with words, it ends at once
-        command = java_command(name, _MEMORY_MB, *given, archive_in=archive_in)
+        command = [find_java(), *_JVM, "-cp", self._classes, program, *words]
         with (self._folder / "log").open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
 

@@ -5,6 +5,8 @@ Jars are those of ``tools/kafka.sh``; Java is found as Spark finds it. Linux onl
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -16,12 +18,11 @@ from typing import Any
 from headrace import extras
 from headrace.clock import Clock, SystemClock
 from headrace.errors import InvalidInputError
-from headrace.testing.java import java_command
 from headrace.testing.servers import ServerProcess, free_port
 
 KAFKA_START_S = 120.0
 _CLUSTER = "aGVhZHJhY2UtdGVzdHMtMQ"
-_MEMORY_MB, _BROKER = 512, "kafka.Kafka"
+_JVM = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _PROPERTIES = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -57,7 +58,6 @@ class KafkaServer(ServerProcess):
         properties: of the broker, added to those that it needs.
         clock: for waiting.
         joins: another one, whose cluster it becomes a broker of.
-        archive_in: see ``headrace.testing.java``.
         protocols: what it listens with besides ``PLAINTEXT``, such as ``SASL_SSL``, which takes
             properties.
 
@@ -75,9 +75,8 @@ class KafkaServer(ServerProcess):
         clock: Clock | None = None,
         protocols: Sequence[str] = (),
         joins: KafkaServer | None = None,
-        archive_in: Path | None = None,
     ) -> None:
-        self._clock, self._archive_in = clock or SystemClock(), archive_in
+        self._clock = clock or SystemClock()
         self._folder = folder
         self._classes = ":".join(map(str, sorted(kafka_jars().glob("*.jar"))))
         folder.mkdir(parents=True, exist_ok=True)
@@ -122,9 +121,7 @@ class KafkaServer(ServerProcess):
 
     def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
-            words = ("-cp", self._classes, program, *arguments)
-            archive_in = self._archive_in if program == _BROKER else None
-            command = java_command("kafka", _MEMORY_MB, *words, archive_in=archive_in)
+            command = [find_java(), *_JVM, "-cp", self._classes, program, *arguments]
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=self._folder)
 
     def _format(self, node: str) -> None:
@@ -143,7 +140,7 @@ class KafkaServer(ServerProcess):
 
     def start(self) -> None:
         """Start it on its port, and wait until it answers."""
-        self._process = self._begin(_BROKER, str(self._settings))
+        self._process = self._begin("kafka.Kafka", str(self._settings))
         self._await(KAFKA_START_S)
 
     def _answers(self) -> bool:
@@ -173,3 +170,16 @@ def kafka_jars() -> Path:
             "Headrace, fetch them with: tools/kafka.sh"
         )
     return found[-1]
+
+
+def find_java() -> str:
+    """Return the program ``java``.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if found is None:
+        raise InvalidInputError("no Java is installed; a Kafka broker needs Java 17")
+    return found

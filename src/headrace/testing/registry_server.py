@@ -14,11 +14,10 @@ from urllib.request import urlopen
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import InvalidInputError
-from headrace.testing.java import java_command
-from headrace.testing.kafka_server import KAFKA_START_S
+from headrace.testing.kafka_server import KAFKA_START_S, find_java
 from headrace.testing.servers import ServerProcess, free_port
 
-_MEMORY_MB = 384
+_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _ASK_S = 5.0
 
 
@@ -28,7 +27,6 @@ class RegistryServer(ServerProcess):
     Args:
         folder: of its log; made when missing.
         clock: for waiting.
-        archive_in: see ``headrace.testing.java``.
 
     Raises:
         InvalidInputError: it is not installed, or no Java is.
@@ -37,18 +35,15 @@ class RegistryServer(ServerProcess):
 
     _what = "the schema registry"
 
-    def __init__(
-        self, folder: Path, clock: Clock | None = None, archive_in: Path | None = None
-    ) -> None:
+    def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._folder, self.port = folder, free_port()
         folder.mkdir(parents=True, exist_ok=True)
         [program] = registry_folder().glob("*-runner.jar")
         given = ("-Dquarkus.http.host=127.0.0.1", f"-Dquarkus.http.port={self.port}")
-        words = (*given, "-jar", str(program))
         with (folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                java_command("registry", _MEMORY_MB, *words, archive_in=archive_in),
+                [find_java(), *_JVM, *given, "-jar", str(program)],
                 stdout=log,
                 stderr=log,
                 cwd=folder,
