@@ -58,6 +58,7 @@ class FencedFiles(Files):
         super().__init__(sync=files.sync)
         self._inner, self._place = files, root / FOLDER
         self._within = tuple(f"{folder}/" for folder in (root, *others))
+        self._staged = f"{self._place}/"
         self._own: Path | None = None
         self._held = (-1, "")
         self._leads = False
@@ -275,7 +276,7 @@ class FencedFiles(Files):
         if (own := self._own_of(path)) is None:
             return self._inner.link(temporary, path, durable=durable)
         with self.holding():
-            if self._place in temporary.parents or self._place in path.parents:
+            if self._is_staged(temporary) or self._is_staged(path):
                 return self._inner.link(temporary, path, durable=durable)
             hidden = own / f"link-{threading.get_ident()}"
             hidden.unlink(missing_ok=True)
@@ -291,7 +292,7 @@ class FencedFiles(Files):
         Raises:
             NotOwnerError: it was to be staged, and a newer holder has taken the folder.
         """
-        if self._place not in folder.parents:
+        if not self._is_staged(folder):
             return self._inner.make_missing(folder, mode, durable=durable)
         with self.holding():
             folder.mkdir(mode)
@@ -339,6 +340,9 @@ class FencedFiles(Files):
         own = self._own
         return own if own is not None and str(path).startswith(self._within) else None
 
+    def _is_staged(self, path: Path) -> bool:
+        return str(path).startswith(self._staged)
+
     @contextmanager
     def holding(self, *, may_be_gone: bool = False) -> Iterator[None]:
         """Tell a right that was taken away from a file that is not there.
@@ -370,7 +374,7 @@ class FencedFiles(Files):
 
     def write_new(self, path: Path, chunks: Iterable[Bytes], *, durable: bool = True) -> int:
         """Write a file that must not exist yet; see ``Files.write_new``."""
-        if self._place in path.parents:
+        if self._is_staged(path):
             with self.holding():
                 return super().write_new(path, chunks, durable=durable)
         return self._inner.write_new(path, chunks, durable=durable)

@@ -21,8 +21,8 @@ from headrace.coordinator.placement import Affinity, PlacementRules
 from headrace.errors import NotOwnerError
 from headrace.testing import ManualClock
 
-EACH = 500
-"""Schedules of one test, which takes about 4 s."""
+EACH = 350
+"""Schedules of one test, which takes about 3 s."""
 
 MOST_STEPS = 3_000
 CALM = 8

@@ -25,7 +25,7 @@ def hosts_of(driver: TestDriver) -> set[str]:
     return {task.host for task in tasks if task.host}
 
 
-@pytest.mark.parametrize("store", ["rocksdb", "columnar"])
+@pytest.mark.parametrize("store", more(["rocksdb"], ["rocksdb", "columnar"]))
 def test_each_step_is_the_last_of_a_process_and_another_host_is_lost(
     tmp_path: Path, store: str
 ) -> None:
@@ -82,7 +82,7 @@ def test_without_the_drivers_host_the_job_continues_from_the_copy(tmp_path: Path
         assert len(list(driver.state_dir(1).glob("_remote/host/*/world"))) == 1
 
 
-@pytest.mark.parametrize("seed", more(range(3), range(200)))
+@pytest.mark.parametrize("seed", more([1, 2], range(200)))
 def test_random_schedules_equal_the_model(tmp_path: Path, seed: int) -> None:
     """Crashes, copies, crashes in copies, and lost disks of either host or both."""
     rng = random.Random(seed)

@@ -314,7 +314,7 @@ def test_random_hosts_drains_and_crashes_change_no_result(tmp_path: Path, seed: 
         feed, down = Feed(driver, seed), set[int]()
         feed.rows()
         driver.run()
-        for _ in range(30):
+        for _ in range(22):
             match rng.randrange(7):
                 case 0 if len(down) < 2:
                     number = rng.randrange(4)

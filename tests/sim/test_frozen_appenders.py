@@ -156,7 +156,7 @@ BEFORE = (0, 1, 3, 4, 9)
 EVERY = [(acts, before) for acts in (_appends, _files, _trims) for before in BEFORE]
 
 
-@pytest.mark.parametrize(("acts", "before"), more([*EVERY[:5], *EVERY[5::2]], EVERY))
+@pytest.mark.parametrize(("acts", "before"), more([*EVERY[:5:2], *EVERY[5::3]], EVERY))
 def test_whoever_is_frozen_at_any_step_stops_nobody_and_loses_nothing(
     tmp_path: Path, acts: Callable[[World, FileBus], None], before: int
 ) -> None:
@@ -242,7 +242,7 @@ def _random_run(root: Path, seed: int) -> int:
     return happened
 
 
-@pytest.mark.parametrize("seed", more(range(4), range(60)))
+@pytest.mark.parametrize("seed", more(range(3), range(60)))
 def test_frozen_and_dying_in_any_order_no_row_is_lost_doubled_or_moved(
     tmp_path: Path, seed: int
 ) -> None:
@@ -368,7 +368,7 @@ def _interleaved_run(root: Path, seed: int) -> int:
     return turns.handed_over
 
 
-@pytest.mark.parametrize("seed", more(range(4), range(60)))
+@pytest.mark.parametrize("seed", more(range(3), range(60)))
 def test_step_by_step_in_turns_no_row_is_lost_doubled_or_moved(tmp_path: Path, seed: int) -> None:
     """One that was kept out continues while the one that kept it out is at work."""
     assert _interleaved_run(tmp_path, seed) > 50

@@ -239,7 +239,7 @@ SINGLE = [
 ]
 
 
-@pytest.mark.parametrize(("act", "meanwhile", "dies"), more(SINGLE[::3], SINGLE))
+@pytest.mark.parametrize(("act", "meanwhile", "dies"), more(SINGLE[::5], SINGLE))
 def test_whoever_is_frozen_at_any_step_stops_nobody_and_takes_no_row_that_is_held(
     tmp_path: Path, held: World, act: str, meanwhile: Callable[[World], None], dies: bool
 ) -> None:
@@ -337,7 +337,7 @@ def _anything(world: World, bus: FileBus, dice: random.Random) -> None:
     world.look()
 
 
-@pytest.mark.parametrize("seed", more([0, 1, 2, 107, 137], range(200)))
+@pytest.mark.parametrize("seed", more([0, 107, 137], range(200)))
 def test_step_by_step_in_turns_no_row_is_taken_that_is_held(
     tmp_path: Path, held: World, seed: int
 ) -> None:

@@ -32,7 +32,7 @@ def sums(g: Any) -> None:
     totals.send_to(g.output("totals"))
 
 
-@pytest.mark.parametrize("seed", more(range(4), range(100)))
+@pytest.mark.parametrize("seed", more(range(3), range(100)))
 def test_what_a_frozen_host_does_when_it_wakes_changes_nothing(tmp_path: Path, seed: int) -> None:
     rng, model = random.Random(seed), Counter[int]()
     with FreezingDriver(

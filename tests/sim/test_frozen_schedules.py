@@ -39,7 +39,7 @@ from headrace.errors import NotOwnerError
 from headrace.faults import injected
 from headrace.testing import FAULT_POINTS, call_at
 
-BATCH = 20
+BATCH = 14
 """Schedules of one test."""
 
 WITHIN_A_LOCK = ("bus.", "trim.", "compact.", "seal.")

@@ -152,10 +152,10 @@ def test_a_stage_may_receive_files_and_the_bus(order: list[int]) -> None:
     """Windows over both close at the lesser watermark, once, whichever side is ahead."""
     found = []
     for way in ("exchange", "bus"):
-        with TestDriver(mixed(way), max_rows=7) as driver:
+        with TestDriver(mixed(way), tasks=2, max_rows=7) as driver:
             driver.create("left", CLICKS, time="at")
             driver.create("right", CLICKS, time="at", partitions=2)
-            for second in range(0, 200, 4):
+            for second in range(0, 120, 4):
                 for number in range(3):
                     row = {"user": "abcd"[second // 4 % 4], "n": second, "at": second * 1000}
                     driver.feed("left" if number == 2 else "right", [row], partition=number % 2)

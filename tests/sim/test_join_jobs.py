@@ -81,7 +81,7 @@ def counted(pairs: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("how", "step"), crossed(["inner", "left", "right", "full"], [1000, 25, 10])
+    ("how", "step"), crossed(["inner", "left", "right", "full"], [1000, 30, 15])
 )
 def test_windows_of_pairs_take_every_row_however_late_it_is_sent(how: str, step: int) -> None:
     """None is late for a window, for the watermark behind the join lags as far as rows do."""
@@ -192,7 +192,7 @@ def undisturbed() -> tuple[Counter[str], int]:
     return run_idle()
 
 
-@pytest.mark.parametrize("max_rows", more([3], [40, 3]))
+@pytest.mark.parametrize("max_rows", more([7], [40, 7, 3]))
 def test_with_idle_partitions_the_size_of_epochs_changes_nothing(max_rows: int) -> None:
     found = undisturbed()
     assert found[1] > 0

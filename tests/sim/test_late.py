@@ -115,7 +115,7 @@ def result(row: dict[str, Any]) -> tuple[int, ...]:
     return row["id"], end, row["n"], row["v"], *(one["v"] for one in row["top"])
 
 
-@pytest.mark.parametrize(("max_rows", "store"), crossed([1_000, 20, 3], ["columnar", "rocksdb"]))
+@pytest.mark.parametrize(("max_rows", "store"), crossed([1_000, 20, 7], ["columnar", "rocksdb"]))
 def test_the_last_result_has_all_that_came_within_the_grace(max_rows: int, store: str) -> None:
     outputs, late = run(updating("replace", store), 1, max_rows)
     wanted, dropped = expected(1)
@@ -125,7 +125,7 @@ def test_the_last_result_has_all_that_came_within_the_grace(max_rows: int, store
     assert late == len(dropped) > 0
 
 
-@pytest.mark.parametrize(("max_rows", "store"), crossed([20, 1_000, 3], ["columnar", "memory"]))
+@pytest.mark.parametrize(("max_rows", "store"), crossed([20, 1_000, 7], ["columnar", "memory"]))
 def test_what_is_taken_back_was_sent(max_rows: int, store: str) -> None:
     """At every moment each window has no result or one, and in the end the last."""
     outputs, _ = run(updating("retract", store), 2, max_rows)
@@ -188,7 +188,7 @@ def test_a_result_is_sent_when_its_window_ends_and_kept_until_its_grace_is_over(
         hr.hopping("10s", every="10s", allowed_lateness="30s", late="side_output"),
     ],
 )
-@pytest.mark.parametrize("max_rows", [1_000, 3])
+@pytest.mark.parametrize("max_rows", [1_000, 7])
 def test_late_records_go_to_the_side_as_they_came(window: Any, max_rows: int) -> None:
     outputs, late = run(aside(window), 4, max_rows)
     wanted, dropped = expected(4)

@@ -38,7 +38,7 @@ def tables_of(events: int, rate: int) -> Mapping[str, pa.Table]:
 
 
 def in_duckdb(name: str, tables: Mapping[str, pa.Table]) -> list[Row]:
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("set timezone = 'UTC'")
         for stream, table in tables.items():
             connection.register("rows", table)

@@ -106,7 +106,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 CASES = [(point, nth, lucky) for point in POINTS for nth, lucky in ((1, 0), (3, 0), (2, 1), (4, 2))]
 
 
-@pytest.mark.parametrize(("point", "nth", "luck"), more(CASES[::7], CASES))
+@pytest.mark.parametrize(("point", "nth", "luck"), more(CASES[::10], CASES))
 def test_what_was_not_synced_is_not_needed(tmp_path: Path, point: str, nth: int, luck: int) -> None:
     """The disk keeps what was synced, and with luck some of the rest."""
     home = tmp_path / "home"

@@ -97,7 +97,7 @@ def check(driver: TestDriver, fed: list[Row]) -> None:
     assert dict(sent) == words_of(fed)
 
 
-@pytest.mark.parametrize("max_rows", more([1_000, 3], [1_000, 7, 3, 1]))
+@pytest.mark.parametrize("max_rows", more([1_000, 7], [1_000, 7, 3, 1]))
 def test_results_are_those_of_the_log_whatever_the_epochs(max_rows: int) -> None:
     fed: list[Row] = []
     with TestDriver(contracts, tasks=3, max_rows=max_rows) as driver:

@@ -20,7 +20,7 @@ from tests.support.changes import (
     with_settings,
 )
 from tests.support.hosts import silent_tasks
-from tests.support.soak import more
+from tests.support.soak import crossed, more
 
 import headrace as hr
 from headrace.errors import PartsError, UnavailableError
@@ -179,7 +179,9 @@ def test_each_stage_hears_of_the_end_once_whoever_dies_on_the_way(via: str, poin
             assert all(state.ended for state in runs.states())
 
 
-@pytest.mark.parametrize("point", ["slot.ran", "epoch.before_commit", "commit.published"])
+@pytest.mark.parametrize(
+    ("via", "point"), crossed(WAYS, ["slot.ran", "epoch.before_commit", "commit.published"])
+)
 def test_three_stages_over_files_give_what_they_give_over_a_stream(
     via: str, point: str, tmp_path: Path
 ) -> None:
@@ -192,7 +194,7 @@ def test_three_stages_over_files_give_what_they_give_over_a_stream(
             (tmp_path / f"{partition}.jsonl").write_text("\n".join(map(json.dumps, rows)))
         runs.finish()
     given = {"clicks": {"files": str(tmp_path)}}
-    with TestDriver(make(via), max_rows=7, inputs=given, job_settings={"bounded": True}) as driver:
+    with TestDriver(make(via), max_rows=9, inputs=given, job_settings={"bounded": True}) as driver:
         died = 0
         while driver.advance() is not None:  # every other epoch, of whichever part
             died += driver.advance_with_crash(point)

@@ -20,7 +20,7 @@ from tests.support.soak import more
 from headrace.errors import NotOwnerError
 from headrace.testing import FAULT_POINTS, TestDriver, call_at
 
-QUICK, SCHEDULES = 24, 2000
+QUICK, SCHEDULES = 18, 2000
 POINTS = [point for point in FAULT_POINTS if point.startswith(EPOCH)]
 FILE_BUS_POINTS = [*POINTS, "bus.frame_written", "bus.index_written"]
 JOBS = {
@@ -55,7 +55,8 @@ def test_every_kind_of_fault_was_met() -> None:
     for seed in range(QUICK):
         if seed not in run:
             run_schedule(seed)
-    assert [kind for kind in (*_Schedule.KINDS, "merge") if done[kind] < len(run) // 20] == [], done
+    least = max(1, len(run) // 20)
+    assert [kind for kind in (*_Schedule.KINDS, "merge") if done[kind] < least] == [], done
 
 
 class _Schedule:

@@ -272,7 +272,7 @@ CRASHES = st.lists(
 
 
 @pytest.mark.parametrize("cell", CELLS)
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(5))
 @given(crashes=CRASHES, sizes=st.lists(st.integers(1, 30), min_size=1, max_size=4))
 def test_any_crashes_and_epoch_sizes_keep_what_is_promised(
     cell: tuple[str, str], crashes: list[Crash], sizes: list[int]

@@ -36,7 +36,7 @@ def files(driver: TestDriver, folder: str) -> set[str]:
 def test_a_lost_disk_comes_back_from_snapshots_and_segments(store: str, seed: int) -> None:
     """Crashes, lost disks and lost processes in between; the result equals the model."""
     rng = random.Random(seed)
-    with TestDriver(make_job(store), tasks=2, hosts=2, keep_epochs=0) as driver:
+    with TestDriver(make_job(store, small=True), tasks=2, hosts=2, keep_epochs=0) as driver:
         world = World(driver, rng)
         for number in range(24):
             world.feed(25)

@@ -221,7 +221,7 @@ def test_the_app_of_the_paper_runs_as_it_is_printed(option: str) -> None:
         found = driver.output(app.tables["top_events_5min"])
     count = 3 if option else 10
     table = pa.Table.from_pylist(rows)
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
         connection.register("events", table)
         expected = connection.execute(f"""
             select category, event, score, epoch_ms(w) as window_start,
@@ -332,7 +332,7 @@ def test_approximate_quantiles_have_the_ranks_that_were_asked_for() -> None:
             below = sum(one < value for one in values) / len(values)
             up_to = sum(one <= value for one in values) / len(values)
             assert below - off <= rank <= up_to + off, (country, rank, value)
-        with duckdb.connect() as connection:
+        with duckdb.connect(config={"threads": 1}) as connection:
             connection.register("t", pa.table({"v": values}))
             [[exact]] = connection.sql(f"SELECT quantile_disc(v, {ranks}) FROM t").fetchall()
         if off == 0:

@@ -99,7 +99,7 @@ def in_order(rows: list[Row]) -> list[tuple[Any, ...]]:
 
 def modelled(fed: list[Row], table: str) -> list[Row]:
     """Return the rows of all windows of what was fed, as DuckDB makes them."""
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("orders", pa.Table.from_pylist(fed, pa.schema(list(COLUMNS.items()))))
         rows: list[Row] = connection.sql(MODEL[table]).to_arrow_table().to_pylist()

@@ -43,7 +43,7 @@ def test_rows_are_in_each_sink_once_whatever_crashes(tmp_path: Path) -> None:
     given = pa.Table.from_pylist(rows, schema=pa.schema(ORDERS))
     files = tmp_path / "files" / "*" / "*.parquet"
     days = tmp_path / "home" / "warehouse" / "days" / "*" / "*.parquet"
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
         connection.register("orders", given)
 
         def found(text: str) -> Counter[object]:

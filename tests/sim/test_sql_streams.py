@@ -66,7 +66,7 @@ def test_queries_over_streams_make_what_duckdb_makes() -> None:
             on a.user = b.user and a.units = b.units and a.minute = b.minute and b.units > 1
             group by a.user, a.minute""",
     }
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
         given = pa.Table.from_pylist(rows, schema=SCHEMA)
         connection.register("given", given)
         connection.execute('create table orders as select *, "at" // 60000 as minute from given')

@@ -343,7 +343,7 @@ def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
     ) as driver:
         driver.create("events", COLUMNS)
         down: list[int] = []
-        for _ in range(20):
+        for _ in range(14):
             chance = rng.random()
             if chance < 0.15 and len(down) < 3:
                 down.append(rng.choice([host for host in range(4) if host not in down]))

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.changes import reset
+from tests.support.soak import examples
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -100,7 +101,7 @@ def values(row: Row, *names: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("how", ["left", "inner"])
-@settings(deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     epochs=st.lists(
         st.tuples(st.lists(NAME, max_size=6), st.lists(CLICK, max_size=4), CRASH, TASKS),
@@ -167,7 +168,7 @@ def test_a_joined_row_is_gone_when_the_right_table_has_it_no_more() -> None:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
-@settings(deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     epochs=st.lists(
         st.tuples(

@@ -123,8 +123,8 @@ class World:
             }
             made.append(row)
             self.fed[tuple(row.values())] += 1
-        for begin in range(0, len(made), 7):
-            self.driver.feed("events", made[begin : begin + 7])
+        for begin in range(0, len(made), 14):
+            self.driver.feed("events", made[begin : begin + 14])
 
     @property
     def log(self) -> list[list[dict[str, Any]]]:

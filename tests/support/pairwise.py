@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Cell = dict[str, str]
 Pair = tuple[tuple[str, str], tuple[str, str]]
+POINTS = ("point", "then", "last")
+"""Factors of which each is the place of a crash."""
 
 
 def pairs_of(cell: Mapping[str, str]) -> set[Pair]:
-    """Return all pairs of values that are met in a cell; of a second point as of the first one."""
-    both = {cell[name] for name in ("point", "then") if name in cell}
-    rest = {name: value for name, value in cell.items() if name not in ("point", "then")}
-    each = ({**rest, "point": point} for point in both) if both else [rest]
+    """Return all pairs of values that are met in a cell; of later points as of the first one."""
+    points = {cell[name] for name in POINTS if name in cell}
+    rest = {name: value for name, value in cell.items() if name not in POINTS}
+    each = ({**rest, "point": point} for point in points) if points else [rest]
     return {pair for one in each for pair in itertools.combinations(sorted(one.items()), 2)}
 
 

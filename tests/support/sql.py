@@ -237,7 +237,7 @@ def played(
             driver.feed(name, left.pop(name))
         while left:
             for name in list(left):
-                cut = dice.randrange(1, 80)
+                cut = dice.randrange(10, 100)
                 driver.feed(name, left[name][:cut])
                 if not (rest := left.pop(name)[cut:]):
                     continue

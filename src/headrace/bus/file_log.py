@@ -228,6 +228,7 @@ class FileLog(Log):
         self._compacting = threading.Lock()
         self._process = os.getpid()
         self._appender: Appender | None = None
+        self._last_segment = (-1, -1), Path()
 
     @cached_property
     def folder(self) -> Path:
@@ -257,7 +258,7 @@ class FileLog(Log):
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the mapped segment of an entry, and its path."""
-        path = self.folder / segment_name(entry.segment, entry.nonce)
+        path = self._segment_path(entry.segment, entry.nonce)
         try:
             return self._maps.get(path, entry.position + entry.length), str(path)
         except CorruptDataError:
@@ -267,6 +268,14 @@ class FileLog(Log):
             if path.exists() or view.at(entry.first_offset) == entry:
                 raise
             raise SegmentReplacedError from None
+
+    def _segment_path(self, segment: int, nonce: int) -> Path:
+        """The same path as long as the same segment is read: its hash and text are made once."""
+        found, path = self._last_segment
+        if found != (segment, nonce):
+            path = self.folder / segment_name(segment, nonce)
+            self._last_segment = (segment, nonce), path
+        return path
 
     def gone(self, offset: int) -> OffsetGoneError:
         """Return the error for an offset below the oldest one that is kept."""

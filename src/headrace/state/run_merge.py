@@ -386,6 +386,8 @@ class LiveRowEstimate:
 
 
 def _share(runs: Sequence[SortedRun], layout: TableLayout, now_ms: int | None) -> float:
+    if len(runs) == 1 and layout.ttl_ms is None and not runs[0].has_deletes:
+        return 1.0  # a run has each key once
     taken = live = 0
     for part in _parts(runs, layout):
         taken += rows_of(runs, part)

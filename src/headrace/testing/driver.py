@@ -53,9 +53,13 @@ from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.runtime.slot import run_slot
 from headrace.runtime.slot_host import SlotHost, release_all
 from headrace.sources.bounded_bus import saved_inputs, share_sources, underlying_bus
+from headrace.state.rocksdb import RocksDBSettings
 from headrace.testing.committed_view import CommittedView
 from headrace.testing.replay import Replay
 from headrace.testing.script import DriverCrash, Item, ManualClock, SlotCrash, call_at, play
+
+_SMALL_STORES = RocksDBSettings(memtable_bytes=1 << 20)
+"""A filter over each memtable is cleared when a database is opened and flushed, by this size."""
 
 
 class LocalRunner:
@@ -267,6 +271,7 @@ class TestDriver(CommittedView, Closeable):
             background=self._background(),
             background_of_standbys=self._background(),
             network=NetworkAddress("127.0.0.1", os.getpid()) if self.hosts > 1 else None,
+            rocksdb=_SMALL_STORES,
         )
 
     @property
