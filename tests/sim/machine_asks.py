@@ -48,6 +48,7 @@ class Asks:
     processes: dict[int, int] = field(default_factory=dict)
     since: Mapping[int, int] = field(default_factory=dict)
     savepoints: list[JobState] = field(default_factory=list)
+    is_remote: bool = False
 
     def read(self) -> tuple[CordonedHost, ...]:
         """Return the hosts that are to be empty of all jobs, as ``CordonedHosts`` does."""

@@ -105,7 +105,8 @@ import json, os, sys, time
 import headrace.spark.daemon as daemon
 
 delay_s, deadline = float(sys.argv[1]), time.monotonic() + 60
-daemon.preload_after_first_fork(delay_s)
+daemon.PRELOAD_AFTER_S = delay_s
+daemon.preload_after_first_fork()
 for number in range(3):
     while number and not delay_s and daemon.PRELOADED[-1] not in sys.modules:
         assert time.monotonic() < deadline
