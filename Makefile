@@ -26,9 +26,9 @@ RUN_TESTS = POLARS_MAX_THREADS=1 OMP_NUM_THREADS=1 $(RUN)
 # Not folder by folder: the process that shares the tests out would load each one's conftest. Which
 # files run first: tests/sharing.py.
 SUITES := tests --ignore=tests/matrix
-# Processes that share the tests out, a file at a time: two more than the cores of our machines, for
+# Processes that share the tests out, a file at a time: one more than the cores of our machines, for
 # many tests wait; tests/sharing.py sees to that. 0: one after the other, in this process.
-PROCESSES := 4
+PROCESSES := 3
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -n 11
