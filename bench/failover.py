@@ -8,6 +8,8 @@ A Spark standalone cluster of four hosts of one core on this machine, eight task
 with values of a kilobyte, and one message every 20 ms. What is lost, of ``--lost`` hosts at once:
 
 ``affinity``  the executors; their hosts start others, and the stores are there
+``late``      the same, but their hosts start others 15 s later: a JVM that starts takes the cores
+              of those that read the lost state, as it does not where each host has its own
 ``none``      the hosts with their disks; empty ones come in their places at once
 ``standby``   the hosts, by kill -9 of all that runs there; each task has a standby elsewhere
 ``frozen``    the same hosts, by SIGSTOP: nobody knows; then they are started again
@@ -58,10 +60,16 @@ DOCS = Path(__file__).parents[1] / "docs"
 RESULTS, IMAGE = DOCS / "benchmarks" / "failover.jsonl", DOCS / "images" / "recovery.svg"
 HOSTS, TASKS, PATIENCE_S = 4, 8, 600.0
 EVERY_S = 0.02
-COPIES = {"affinity": 0, "none": 0, "standby": 1, "frozen": 1}
-WAIT_S = {"affinity": 30, "none": 1, "standby": 1, "frozen": 1}
+COPIES = {"affinity": 0, "late": 0, "none": 0, "standby": 1, "frozen": 1}
+WAIT_S = {"affinity": 30, "late": 30, "none": 1, "standby": 1, "frozen": 1}
 PLAIN = "spark"
 LATE_EPOCHS = 20
+JAVA_HOME = os.environ.get("JAVA_HOME")
+JAVA = f"{JAVA_HOME}/bin/java" if JAVA_HOME else shutil.which("java")
+LATE_JAVA = """#!/bin/sh
+case "$*" in *CoarseGrainedExecutorBackend*) if [ -e "{late}" ]; then sleep 15; fi ;; esac
+exec "{java}" "$@"
+"""
 
 
 def settings_of(home: Path, url: str, copies: int, sets: Sequence[str]) -> Settings:
@@ -170,7 +178,7 @@ class Rig:
 
     def lose(self, way: str, hosts: Sequence[int]) -> None:
         for host in hosts:
-            if way == "affinity":
+            if way in {"affinity", "late"}:
                 for pid in self.cluster.executors(host):
                     kill(pid)
             elif way == "frozen":
@@ -241,6 +249,11 @@ def driven(given: Sequence[str], log: Path) -> Iterator[None]:
 def rig_of(mb: int, copies: int, sets: Sequence[str]) -> Iterator[Rig]:
     with tempfile.TemporaryDirectory(prefix="failover-") as name:
         home = Path(name)
+        java = home / "java" / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text(LATE_JAVA.format(late=home / "late", java=JAVA))
+        java.chmod(0o755)
+        os.environ["JAVA_HOME"] = str(home / "java")
         with SparkCluster(home / "cluster", HOSTS, 1024) as cluster, open_bus(home / "bus") as bus:
             ids = ids_of("rocksdb", mb)
             stream = bus.create(StreamSpec(STREAM, PARTITIONS, SCHEMA))
@@ -290,9 +303,12 @@ def measured(rig: Rig, way: str, lost: int, times: int) -> Iterator[dict[str, An
         hosts = [(turn * lost + n) % HOSTS for n in range(lost)]
         before = rig.state()
         assert before is not None
+        if way == "late":
+            (rig.home / "late").touch()
         since = time.time()
         rig.lose(way, hosts)
         back_s = rig.back_s(since, before.epoch + 1)  # one may have been under way
+        (rig.home / "late").unlink(missing_ok=True)
         after = rig.state()
         assert after is not None
         moved = {
@@ -309,10 +325,11 @@ def measure(options: argparse.Namespace) -> None:
     if PLAIN in options.ways:
         measure_plain(options.lost, options.times)
     ours = [way for way in options.ways if way != PLAIN]
+    copied = [way for way in ours if COPIES[way]]
     for mb in options.mb:
-        for copies, wait_s in sorted({(COPIES[way], WAIT_S[way]) for way in ours}):
-            ways = [way for way in ours if (COPIES[way], WAIT_S[way]) == (copies, wait_s)]
-            sets = [f"placement.wait_s={wait_s}", *options.set]
+        # Losses without standbys leave old copies of tasks: what comes after them has less to read.
+        for ways in filter(None, [*([way] for way in ours if not COPIES[way]), copied]):
+            copies, sets = COPIES[ways[0]], [f"placement.wait_s={WAIT_S[ways[0]]}", *options.set]
             with rig_of(mb, copies, sets) as rig:
                 if options.ask:
                     input("the stores are filled; press Enter when the machine is quiet\n")
@@ -335,6 +352,7 @@ def draw(results: Path, image: Path) -> None:
         runs.append(one["back_s"])
     colours = {
         "affinity": "tab:green",
+        "late": "tab:olive",
         "none": "tab:red",
         "standby": "tab:blue",
         "frozen": "tab:purple",
@@ -342,6 +360,7 @@ def draw(results: Path, image: Path) -> None:
     styles = {1: "-o", 2: "--s", 4: ":^"}
     words = {
         "affinity": "affinity",
+        "late": "affinity, executors late",
         "none": "disks lost",
         "standby": "standby, kill -9",
         "frozen": "standby, frozen",

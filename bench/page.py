@@ -125,6 +125,7 @@ def restore(result: list[dict[str, Any]]) -> str:
 LOSSES = {
     "spark": "executors, of a PySpark program without Headrace",
     "affinity": "executors; their hosts stay",
+    "late": "executors; their hosts stay, and start others 15 s later",
     "none": "hosts with their disks",
     "standby": "hosts, by kill -9, with standbys",
     "frozen": "hosts, by SIGSTOP, with standbys",
