@@ -293,7 +293,7 @@ def on_stop(control: JobControl, act: Callable[[], None]) -> AbstractContextMana
 
 
 def start_driver(coordinator: Coordinator, retry: RetryPolicy) -> bool:
-    """Start a job's driver, as patient with a full disk or a sink that is away as its epochs.
+    """Start a job's driver, with the retries that its epochs have.
 
     Args:
         coordinator: not started.

@@ -251,7 +251,7 @@ class TopicCarrier(DelegatedLog, CarrierLog):
         self.spec, self._address, self._clock = spec, address, SystemClock()
         self._topic_id, _, self._stream = identity.rpartition("/")
         self._log = FrameLog(spec, address, self._stream)
-        self._wait_s = address.patience_s
+        self._wait_s = address.answer_timeout_s
         self._lock = threading.RLock()
         self._producer: Any = None
         self._session: object = None
@@ -570,7 +570,9 @@ def made_topic(spec: StreamSpec, address: TopicAddress) -> str:
     new = admin_library().NewTopic(address.topic, spec.partitions, -1, config=TOPIC_SETTINGS)
 
     def ask() -> bool:
-        asked = CLIENTS.admin(address).create_topics([new], request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).create_topics(
+            [new], request_timeout=address.answer_timeout_s
+        )
         try:
             asked[address.topic].result()
         except library().KafkaException as error:
@@ -596,13 +598,13 @@ def made_topic(spec: StreamSpec, address: TopicAddress) -> str:
 
 def _known_topic(address: TopicAddress, clock: Clock) -> Any:
     """Return a topic once brokers know that it was created, and who leads its partitions."""
-    deadline = Deadline(clock, address.patience_s)
+    deadline = Deadline(clock, address.answer_timeout_s)
     while True:
         with telling(address):
             topics = library().TopicCollection([address.topic])
             admin = CLIENTS.admin(address)
             try:
-                asked = admin.describe_topics(topics, request_timeout=address.patience_s)
+                asked = admin.describe_topics(topics, request_timeout=address.answer_timeout_s)
                 found = asked[address.topic].result()
             except library().KafkaException as error:
                 if not is_unknown(error) or deadline.expired:
@@ -624,11 +626,13 @@ def check_topic(spec: StreamSpec, address: TopicAddress, topic: Any, clock: Cloc
     place = parts.ConfigResource(parts.ResourceType.TOPIC, address.topic)
 
     def ask() -> dict[str, str]:
-        asked = CLIENTS.admin(address).describe_configs([place], request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).describe_configs(
+            [place], request_timeout=address.answer_timeout_s
+        )
         return {name: str(one.value) for name, one in asked[place].result().items()}
 
     def settled() -> dict[str, str]:
-        deadline = Deadline(clock, address.patience_s)
+        deadline = Deadline(clock, address.answer_timeout_s)
         while True:
             try:
                 return ask()
@@ -665,7 +669,9 @@ def delete_topic(address: TopicAddress, identity: str) -> None:
 
     def found() -> Any:
         topics = library().TopicCollection([address.topic])
-        asked = CLIENTS.admin(address).describe_topics(topics, request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).describe_topics(
+            topics, request_timeout=address.answer_timeout_s
+        )
         try:
             return asked[address.topic].result()
         except library().KafkaException as error:
@@ -679,7 +685,7 @@ def delete_topic(address: TopicAddress, identity: str) -> None:
             return True
         admin = CLIENTS.admin(address)
         try:
-            admin.delete_topics([address.topic], request_timeout=address.patience_s)[
+            admin.delete_topics([address.topic], request_timeout=address.answer_timeout_s)[
                 address.topic
             ].result()
         except library().KafkaException as error:
@@ -688,6 +694,6 @@ def delete_topic(address: TopicAddress, identity: str) -> None:
         return False
 
     CLIENTS.forget(address)
-    deadline = Deadline(clock, address.patience_s)
+    deadline = Deadline(clock, address.answer_timeout_s)
     while not answered(address, ask, clock) and not deadline.expired:
         clock.sleep(MOVING_S)

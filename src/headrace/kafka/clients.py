@@ -153,7 +153,7 @@ def answered(address: TopicAddress, ask: Callable[[], _Answer], clock: Clock) ->
 
 def asked_again(address: TopicAddress, ask: Callable[[], _Answer], clock: Clock) -> _Answer:
     """Do the same, and raise what the library raises."""
-    deadline = Deadline(clock, address.patience_s)
+    deadline = Deadline(clock, address.answer_timeout_s)
     while True:
         try:
             return ask()
@@ -345,7 +345,7 @@ class KafkaClients:
         """
         settings = address.settings()
         own = {
-            "message.timeout.ms": str(int(2000 * address.patience_s)),
+            "message.timeout.ms": str(int(2000 * address.answer_timeout_s)),
             **settings,
             "enable.idempotence": "true",
             "partitioner": "murmur2_random",

@@ -279,7 +279,7 @@ class TransactionalReceiver(Receiver):
 
     def __init__(self, sink: KafkaSink, site: SinkSite, share: int | None = None) -> None:
         self._sink, self._address, self._site = sink, sink.topic, site
-        self._wait_s = self._address.patience_s
+        self._wait_s = self._address.answer_timeout_s
         default = f"headrace.{site.job}.{site.operator}"
         self._name = self._address.option("group") or default
         self._share = share

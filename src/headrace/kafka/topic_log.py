@@ -102,7 +102,7 @@ class TopicLog(ExternalLog):
             asked = CLIENTS.admin(self._address).list_offsets(
                 {lib.TopicPartition(topic, partition): what for partition in partitions},
                 isolation_level=lib.IsolationLevel.READ_COMMITTED,
-                request_timeout=self._address.patience_s,
+                request_timeout=self._address.answer_timeout_s,
             )
             return {place.partition: one.result() for place, one in asked.items()}
 
@@ -156,7 +156,7 @@ class TopicLog(ExternalLog):
 
         def ask() -> None:
             asked = CLIENTS.admin(self._address).alter_consumer_group_offsets(
-                [group], request_timeout=self._address.patience_s
+                [group], request_timeout=self._address.answer_timeout_s
             )
             for one in asked.values():
                 one.result()
@@ -312,7 +312,7 @@ def topic_names(address: TopicAddress) -> list[str]:
     """
 
     def ask() -> list[str]:
-        return list(CLIENTS.admin(address).list_topics(timeout=address.patience_s).topics)
+        return list(CLIENTS.admin(address).list_topics(timeout=address.answer_timeout_s).topics)
 
     return answered(address, ask, SystemClock())
 
@@ -327,7 +327,9 @@ def describe(address: TopicAddress, clock: Clock | None = None) -> Any:
 
     def ask() -> Any:
         topics = library().TopicCollection([address.topic])
-        asked = CLIENTS.admin(address).describe_topics(topics, request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).describe_topics(
+            topics, request_timeout=address.answer_timeout_s
+        )
         return asked[address.topic].result()
 
     return answered(address, ask, clock or SystemClock())
