@@ -15,6 +15,8 @@ from tests.support.homes import Settings, setting_keys
 from tests.support.watching import TABLE
 
 WIDTH = 120
+MOST_WORDS = 30
+"""Of a cell of a table."""
 IDIOMS = (
     "told",
     "tells",
@@ -71,6 +73,13 @@ def test_lines_are_short(page: Path) -> None:
     assert long == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_tables_hold_words_and_no_paragraphs(page: Path) -> None:
+    rows = [(n, line) for n, line in prose(page) if line.startswith("|")]
+    cells = [(n, cell.strip()) for n, line in rows for cell in line.split("|")]
+    assert [(n, cell) for n, cell in cells if len(cell.split()) > MOST_WORDS] == []
+
+
 PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
 
 
@@ -104,6 +113,27 @@ def test_comments_docstrings_and_messages_of_the_source_have_no_private_idioms()
                         f"{source.name}:{token.start[0]}: {one[0]}"
                         for one in IDIOM.finditer(token.string)
                     ]
+    assert found == []
+
+
+NAMES = re.compile(
+    "_?(tell|told|telling)(_.*)?|.*(^|_)(reign|patien(t|ce)(_s)?|tenure|parcels?|ledger|bells?|"
+    "ringing|ringer|letting_go|seats?|seated|homeless|untold|whoever|surroundings)",
+    re.IGNORECASE,
+)
+"""Names by which the code once called what the field has words for."""
+ALLOWED = {"tell", "patience"}
+"""``tell`` of a file is Python's; ``patience=`` is deprecated."""
+
+
+def test_names_in_the_source_are_not_private_words() -> None:
+    found = []
+    for source in SOURCES:
+        with tokenize.open(source) as lines:
+            for token in tokenize.generate_tokens(lines.readline):
+                is_name = token.type == tokenize.NAME and token.string not in ALLOWED
+                if is_name and NAMES.fullmatch(token.string):
+                    found.append(f"{source.name}:{token.start[0]}: {token.string}")
     assert found == []
 
 

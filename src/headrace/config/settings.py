@@ -157,8 +157,7 @@ class EpochSettings(Section):
         60.0,
         above=0,
         description="largest difference between the clock and the time that has passed; beyond it "
-        "the clock is not believed until it is right again or `jobs accept-clock` accepts it; "
-        "none: it always is",
+        "the clock counts only when it is right again, or after `jobs accept-clock`; none: always",
     )
     calls_ms: int = setting(
         10_000,

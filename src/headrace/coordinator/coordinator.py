@@ -387,7 +387,7 @@ class Coordinator:
         return self.host_commands.restart(request, is_paused=self.is_paused)
 
     def cut(self) -> CutAnswer:
-        """Tell the last epoch, once all that it sent is out."""
+        """Report the last epoch, once all that it sent is out."""
         self.publish()
         sent: dict[str, list[int]] = {}
         for hook in self._hooks:

@@ -211,7 +211,7 @@ class RowTransforms(StreamBase):
                 schema = returned(wrong, "map", function, returns)
                 columns = checked_function(wrong, "map", function, uses)
                 return MapMessages(chosen, (self.name,), site, function, schema, uses=columns)
-            _check_untold(wrong, returns, uses)
+            _check_undeclared(wrong, returns, uses)
             good = _expressions(wrong, "map", what)
             return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
 
@@ -244,7 +244,7 @@ class RowTransforms(StreamBase):
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             if len(what) > 1 or isinstance(what[0] if what else None, pl.Expr):
-                _check_untold(wrong, returns, uses)
+                _check_undeclared(wrong, returns, uses)
                 good = _expressions(wrong, "flat_map", what)
                 return Explode(chosen, (self.name,), site, good, tuple(map(str, good)))
             function: Any = what[0] if what else None
@@ -520,7 +520,7 @@ def _columns(
     return tuple(part for part in parts if isinstance(part, pl.Expr))
 
 
-def _check_untold(wrong: list[str], returns: Any, uses: Any) -> None:
+def _check_undeclared(wrong: list[str], returns: Any, uses: Any) -> None:
     if returns is not None or uses is not None:
         wrong.append("returns= and uses= are for functions; those of expressions are known")
 

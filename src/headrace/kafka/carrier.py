@@ -39,10 +39,10 @@ from headrace.kafka.clients import (
     error_of,
     is_unknown,
     library,
+    library_error,
+    library_errors,
     made,
     name_of,
-    telling,
-    told,
 )
 from headrace.kafka.direct import NEVER
 from headrace.kafka.topic_log import POLL_S, SILENT_S, TopicLog, describe
@@ -189,7 +189,7 @@ class FrameLog(TopicLog):
         """Return the last messages below the ends, of partitions that are read from some offset."""
         kind, found, over = library().KafkaError, {}, set[int]()
         deadline = Deadline(self._clock, SILENT_S)
-        with telling(self._address):
+        with library_errors(self._address):
             consumer.assign(
                 [library().TopicPartition(self._address.topic, *one) for one in starts.items()]
             )
@@ -395,12 +395,12 @@ class TopicCarrier(DelegatedLog, CarrierLog):
         except (library().KafkaException, NoAnswerError) as error:
             failed = [library().KafkaException(one) for one in self._failed]
             self._drop()
-            raise self._told([error, *failed]) from error
+            raise self._error_for([error, *failed]) from error
         except HeadraceError:
             self._drop()
             raise
 
-    def _told(self, errors: Sequence[Exception]) -> HeadraceError:
+    def _error_for(self, errors: Sequence[Exception]) -> HeadraceError:
         """Say what failed: whether it passes, or a person has to fix it."""
         for one in errors:
             if name_of(one) in NEVER:
@@ -408,7 +408,7 @@ class TopicCarrier(DelegatedLog, CarrierLog):
                     f"{self._address.at} refuses what is sent: {error_of(one).str()}; the epoch is "
                     "committed and waits: change the topic, and start the job again"
                 )
-        found = told(errors[-1] if len(errors) > 1 else errors[0], self._address)
+        found = library_error(errors[-1] if len(errors) > 1 else errors[0], self._address)
         if isinstance(found, LogAwayError):
             CLIENTS.renew(self._address)
         return found
@@ -600,7 +600,7 @@ def _known_topic(address: TopicAddress, clock: Clock) -> Any:
     """Return a topic once brokers know that it was created, and who leads its partitions."""
     deadline = Deadline(clock, address.answer_timeout_s)
     while True:
-        with telling(address):
+        with library_errors(address):
             topics = library().TopicCollection([address.topic])
             admin = CLIENTS.admin(address)
             try:

@@ -82,11 +82,11 @@ def send_now(address: TopicAddress, batches: Sequence[pa.RecordBatch], most_byte
             raise _away(address, "messages were not taken in time")
         producer.poll(POLL_S)
     if failed:
-        raise _told(address, library().KafkaException(failed[0]))
+        raise _error_for(address, library().KafkaException(failed[0]))
     return sent
 
 
-def _told(address: TopicAddress, error: Exception) -> Exception:
+def _error_for(address: TopicAddress, error: Exception) -> Exception:
     CLIENTS.renew(address)
     if (found := refusal(error, address)) is not None:
         return found

@@ -132,13 +132,13 @@ class SchemaRegistry:
 
     def _asked(self, ask: Callable[[], Any], subject: str = "") -> Any:
         try:
-            with self._telling(subject):
+            with self._library_errors(subject):
                 return ask()
         except LookupError:
             return None
 
     @contextmanager
-    def _telling(self, subject: str) -> Iterator[None]:
+    def _library_errors(self, subject: str) -> Iterator[None]:
         where = f"{self._topic}: the schema registry at {self.url}"
         try:
             yield

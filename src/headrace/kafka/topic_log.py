@@ -27,8 +27,8 @@ from headrace.kafka.clients import (
     admin_library,
     answered,
     library,
+    library_error,
     name_of,
-    told,
 )
 from headrace.kafka.formats import MessageDecoder
 from headrace.kafka.kinds import decoder_of
@@ -65,7 +65,7 @@ class TopicLog(ExternalLog):
         self.spec, self._address, self._take = spec, address, take
         self.expired = address.option("offsets_expired", FAIL)
         self._clock = clock or SystemClock()
-        self._bell = threading.Event()
+        self._news = threading.Event()
 
     @cached_property
     def _decoder(self) -> MessageDecoder:
@@ -130,7 +130,7 @@ class TopicLog(ExternalLog):
         """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
         deadline = Deadline(self._clock, timeout_s)
         while True:
-            self._bell.clear()
+            self._news.clear()
             try:
                 found = self.ends()
             except LogAwayError:  # who reads next says so
@@ -140,11 +140,11 @@ class TopicLog(ExternalLog):
                 return found
             if deadline.expired or is_over():
                 return found
-            self._bell.wait(min(POLL_S, deadline.remaining()))
+            self._news.wait(min(POLL_S, deadline.remaining()))
 
     def wake(self) -> None:
         """Let all calls of ``wait_unless`` check ``is_over`` again."""
-        self._bell.set()
+        self._news.set()
 
     def note(self, reader: str, offsets: Sequence[int]) -> None:
         """Commit offsets to a consumer group, so that Kafka's tools show how far a reader is."""
@@ -269,7 +269,7 @@ class TopicLog(ExternalLog):
             return None
         if error.retriable() or name_of(failure).startswith("_"):
             return 0  # it is tried again, until nothing has come for long
-        raise told(failure, self._address)
+        raise library_error(failure, self._address)
 
     def _batch(
         self, messages: list[Any], first: int, behind: int, columns: Sequence[str]

@@ -242,9 +242,9 @@ class DailyNode(SinkNode):
         if chunk.rows:
             super().push(chunk)
             if len(late) and self._table.late == ADD:
-                self._tell(np.delete(np.isin(np.arange(len(times)), late), sorted(refused)))
+                self._mark_late(np.delete(np.isin(np.arange(len(times)), late), sorted(refused)))
 
-    def _tell(self, is_late: npt.NDArray[np.bool_]) -> None:
+    def _mark_late(self, is_late: npt.NDArray[np.bool_]) -> None:
         """Say beside the rows that were kept last which of them are late."""
         self._batches[-1] = self._batches[-1].append_column(LATE_ROW, pa.array(is_late))
 

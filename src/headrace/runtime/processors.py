@@ -206,9 +206,9 @@ class PreAggregateNode(Node):
             convert=self._checked,
             takes=operator.takes,
         )
-        self._tell("open")
+        self._call_if_there("open")
 
-    def _tell(self, method: str) -> None:
+    def _call_if_there(self, method: str) -> None:
         if hasattr(self._user, method):
             guarded(self.name, getattr(self._user, method))
 
@@ -317,7 +317,7 @@ class PreAggregateNode(Node):
 
     def close(self) -> None:
         """Let the user's class release what it took."""
-        self._tell("close")
+        self._call_if_there("close")
 
 
 _ABSENT: Any = object()

@@ -394,9 +394,9 @@ def _encoded(key: Any) -> bytes:
     return encode_key(key if isinstance(key, tuple) else (key,))
 
 
-def _pairs(told: Sequence[Any]) -> Mapping[str, Any]:
+def _pairs(reply: Sequence[Any]) -> Mapping[str, Any]:
     """Return a map of RESP2, which is names and values in turn."""
-    pairs = zip(told[::2], told[1::2], strict=True)
+    pairs = zip(reply[::2], reply[1::2], strict=True)
     return {
         name.decode(): value.decode() if isinstance(value, bytes) else value
         for name, value in pairs

@@ -172,7 +172,7 @@ class CatchUpMonitor:
     rate: int | None = None
     _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
     _rows: int = 0
-    _told_at: float | None = None
+    _noted_at: float | None = None
 
     def note(self, now: float, rows: int, lags: list[int]) -> str | None:
         """Take an epoch; returns what to report where the job comes no closer.
@@ -190,9 +190,9 @@ class CatchUpMonitor:
         seconds = now - began
         if seconds < WINDOW_S or lag < lag_then or not lag:
             return None
-        if self._told_at is not None and now - self._told_at < REPEAT_S:
+        if self._noted_at is not None and now - self._noted_at < REPEAT_S:
             return None
-        self._told_at = now
+        self._noted_at = now
         reads = (self._rows - rows_then) / seconds
         comes = reads + (lag - lag_then) / seconds
         return self._words(reads, comes if len(lags) == 1 else None, lag)
