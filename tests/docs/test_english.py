@@ -80,6 +80,21 @@ def test_tables_hold_words_and_no_paragraphs(page: Path) -> None:
     assert [(n, cell) for n, cell in cells if len(cell.split()) > MOST_WORDS] == []
 
 
+OPENING = 25
+"""Lines of a page that are seen first."""
+TOPICS = [page for page in sorted(GUIDE.rglob("*.md")) if page.name != "README.md"]
+
+
+@pytest.mark.parametrize("page", TOPICS, ids=[str(page.relative_to(ROOT)) for page in TOPICS])
+def test_a_page_opens_with_what_it_is_for_and_an_example(page: Path) -> None:
+    heading, blank, first, *opening = page.read_text(encoding="utf-8").splitlines()[:OPENING]
+
+    assert heading.startswith("# ")
+    assert blank == ""
+    assert first[:1].isalnum() or first[:1] in "`*"
+    assert any(line.startswith("```") for line in opening)
+
+
 PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
 
 

@@ -17,13 +17,14 @@ from headrace.config import samza
 from headrace.config.explore import ExploreSettings, UiSettings
 from headrace.config.fields import FieldInfo, Section, fields_of, setting
 from headrace.config.inputs import INPUTS, InputSettings
-from headrace.config.outputs import OUTPUTS, OutputSettings
 from headrace.config.sections import (
     MIB,
+    OUTPUTS,
     AlertSettings,
     BusSettings,
     Durability,
     ObserveSettings,
+    OutputSettings,
     SuperviseSettings,
     TracingSettings,
     WarehouseSettings,

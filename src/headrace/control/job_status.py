@@ -501,7 +501,9 @@ def task_statuses(
     """
     for name, task in state.tasks.items():
         watermark = state.watermarks.get(name.rpartition("/")[0], NO_WATERMARK)
-        held = watermark if task.held is None else min(watermark, task.held)
+        held = (
+            watermark if task.watermark_hold_ms is None else min(watermark, task.watermark_hold_ms)
+        )
         yield TaskStatus(
             task=name,
             host=task.host,

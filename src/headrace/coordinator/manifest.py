@@ -149,7 +149,7 @@ def with_progress(task: _T, now: TaskProgress) -> _T:
         expires=now.expires,
         event_deadline=now.event_deadline,
         wall_deadline=now.wall_deadline,
-        held=now.held,
+        watermark_hold_ms=now.watermark_hold_ms,
         waiting=now.waiting,
         swept_ms=now.swept_ms,
     )

@@ -28,7 +28,7 @@ from headrace.records.keys import key_groups, key_hashes
 from headrace.records.schema import as_milliseconds, event_times, normalise
 from headrace.runtime.chunk import Chunk, Ints
 from headrace.runtime.node import Node, Refused, without
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import FileRef, OutputPart, SinkPart
 from headrace.runtime.user_calls import name_operator
 

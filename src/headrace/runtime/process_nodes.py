@@ -21,7 +21,7 @@ from headrace.runtime.context import REMOTE, CallRollback, ProcessorCall
 from headrace.runtime.keyed_batches import KeyedBatchNode
 from headrace.runtime.multi_input import MultiInput, MultiInputNode
 from headrace.runtime.node import Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.process import ProcessNode
 from headrace.runtime.processors import runner_of
 from headrace.runtime.timers import Timers

@@ -32,7 +32,7 @@ from headrace.plan.stages import CallLimits
 from headrace.runtime.chunk import Chunk, Ints
 from headrace.runtime.context import Context
 from headrace.runtime.node import Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.runtime.timers import Timer
 from headrace.runtime.user_calls import MessageCalls, guarded, too_many_error

@@ -339,8 +339,10 @@ class SlotStores:
         self._begun.append((stage.name, task.task))
         state.catch_up(self._target(task.state), self, self)
         before = order.watermarks_before.get(stage.name, NO_WATERMARK)
-        if task.held is not None:  # what follows calls that were waited for is not further
-            before = min(before, task.held)
+        if (
+            task.watermark_hold_ms is not None
+        ):  # what follows calls that were waited for is not further
+            before = min(before, task.watermark_hold_ms)
         state.begin(order.epoch, self._id, order.time_ms, before, task.swept_ms)
         return state
 

@@ -130,28 +130,15 @@ class JobRunner:
         ) as watched:
             observed = watched.listeners
             if self.standby:
-                return run_standby(
-                    job,
-                    settings,
-                    bus=bus,
-                    control=control,
-                    clock=clock,
-                    on_parts=observed.on_parts,
-                    on_epoch=observed.on_epoch,
-                    on_notice=observed.on_notice or (lambda line: None),
-                    on_recovery=observed.on_recovery,
-                )
+                return run_standby(job, settings, bus, control, observed, clock)
             return run_job(
                 job,
                 settings,
                 bus=bus,
                 control=control,
-                on_parts=observed.on_parts,
-                on_epoch=observed.on_epoch,
-                on_notice=observed.on_notice,
-                on_recovery=observed.on_recovery,
                 takes_over=self.takeover,
                 clock=clock,
+                **vars(observed),
             )
 
 
