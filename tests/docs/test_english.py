@@ -104,6 +104,13 @@ def test_no_private_idioms(page: Path) -> None:
     assert [re.sub(r"\s+", " ", found[0]) for found in IDIOM.finditer(text)] == []
 
 
+def test_fragments_of_changes_have_short_lines_and_no_private_idioms() -> None:
+    texts = {page.name: page.read_text("utf-8") for page in (ROOT / "changes").glob("*.md")}
+
+    assert [n for n, text in texts.items() if max(map(len, text.splitlines())) >= WIDTH] == []
+    assert [(n, IDIOM.findall(text)) for n, text in texts.items() if IDIOM.search(text)] == []
+
+
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
