@@ -65,7 +65,10 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=[str(page.relative_to(ROOT)) for page in PROSE])
 def test_lines_are_short(page: Path) -> None:
     long = [
         n for n, line in prose(page) if not line.lstrip().startswith("|") and len(line) >= WIDTH
@@ -93,9 +96,6 @@ def test_a_page_opens_with_what_it_is_for_and_an_example(page: Path) -> None:
     assert blank == ""
     assert first[:1].isalnum() or first[:1] in "`*"
     assert any(line.startswith("```") for line in opening)
-
-
-PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PROSE, ids=[str(page.relative_to(ROOT)) for page in PROSE])
