@@ -145,7 +145,7 @@ class Bench:
         none = cast("Any", None)
         self.executor = EpochExecutor(none, self.writer, runner=none, storage=none, bus=none)
         self.took: dict[str, list[float]] = defaultdict(list)
-        self.seats = StickyAssignment()
+        self.sticky = StickyAssignment()
         self.placed_over: list[Slot] = []
 
     def _first(self) -> JobState:
@@ -181,7 +181,7 @@ class Bench:
         state = self.writer.state
         ends = {"events": [(state.epoch + 1) * ROWS] * self.partitions}
         if slots is not self.placed_over:  # a driver asks all slots where they are
-            self.seats.released()
+            self.sticky.released()
             self.placed_over = slots
         with self._timed("plan"):
             ranges = plan_ranges(self.plan, state, ends, 1 << 40)
@@ -195,13 +195,13 @@ class Bench:
                 self.clock.now_ms(),
                 ends=ends,
                 standby_copies=self.copies,
-                context=PlacementContext(seats=self.seats),
+                context=PlacementContext(sticky=self.sticky),
             )
         hosts = {slot.number: slot.host for slot in slots}
         for level in range(len(self.plan.levels)):
             with self._timed("orders"):
                 if not level:
-                    run.placing.seated(run.placing.leaving())
+                    run.placing.assigned(run.placing.leaving())
                 orders = run.orders(level)
                 for order in orders:
                     encode(order)

@@ -43,11 +43,11 @@ def pages() -> dict[str, str]:
     rows = [f"| [`{name}`]({name}.md) | {what} |" for name, what in MODULES.items()]
     head = "# Reference\n\nEvery public name. Generated from docstrings by `make docs`.\n\n"
     table = "\n".join(["| module | holds |", "|---|---|", *rows])
-    around = (
-        "Settings, commands and errors have pages of the guide: [settings](../guide/settings.md), "
+    guide = (
+        "Settings, commands and errors have pages of the guide:\n[settings](../guide/settings.md), "
+        "[commands](../guide/cli.md), [errors](../guide/errors.md).\n"
     )
-    around += "[commands](../guide/cli.md), [errors](../guide/errors.md).\n"
-    return {"README.md": f"{head}{table}\n\n{around}", **made}
+    return {"README.md": f"{head}{table}\n\n{guide}", **made}
 
 
 def page(name: str) -> str:
@@ -195,14 +195,20 @@ def as_section(section: str, lines: list[str]) -> str:
         return f"```pycon\n{text}\n```"
     title = f"**{_TITLES.get(section, section)}**"
     if section in {"Returns", "Yields"}:
-        return f"{title}: {' '.join(text.split())}"
+        return wrapped(f"{title}: {' '.join(text.split())}")
     entries = re.split(r"\n(?! )", text)
     rows = []
     for entry in entries:
         plain = " ".join(entry.split())
         matched = _ENTRY.match(plain)
-        rows.append(f"- `{matched[1]}`: {matched[2]}" if matched else f"- {plain}")
+        rows.append(wrapped(f"- `{matched[1]}`: {matched[2]}" if matched else f"- {plain}", "  "))
     return "\n".join([title, "", *rows])
+
+
+def wrapped(text: str, indent: str = "") -> str:
+    """Return text in short lines."""
+    options: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    return textwrap.fill(text, 110, subsequent_indent=indent, **options)
 
 
 def main(words: list[str]) -> int:

@@ -345,7 +345,7 @@ class FencedFiles(Files):
 
     @contextmanager
     def holding(self, *, may_be_gone: bool = False) -> Iterator[None]:
-        """Tell a right that was taken away from a file that is not there.
+        """Distinguish a right that was taken away from a file that is not there.
 
         Args:
             may_be_gone: a file that is not there is no error.

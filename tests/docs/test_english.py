@@ -15,6 +15,8 @@ from tests.support.homes import Settings, setting_keys
 from tests.support.watching import TABLE
 
 WIDTH = 120
+MOST_WORDS = 30
+"""Of a cell of a table."""
 IDIOMS = (
     "told",
     "tells",
@@ -63,7 +65,10 @@ def prose(page: Path) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=[str(page.relative_to(ROOT)) for page in PROSE])
 def test_lines_are_short(page: Path) -> None:
     long = [
         n for n, line in prose(page) if not line.lstrip().startswith("|") and len(line) >= WIDTH
@@ -71,13 +76,39 @@ def test_lines_are_short(page: Path) -> None:
     assert long == []
 
 
-PROSE = [*PAGES, *sorted((DOCS / "reference").glob("*.md"))]
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_tables_hold_words_and_no_paragraphs(page: Path) -> None:
+    rows = [(n, line) for n, line in prose(page) if line.startswith("|")]
+    cells = [(n, cell.strip()) for n, line in rows for cell in line.split("|")]
+    assert [(n, cell) for n, cell in cells if len(cell.split()) > MOST_WORDS] == []
+
+
+OPENING = 25
+"""Lines of a page that are seen first."""
+TOPICS = [page for page in sorted(GUIDE.rglob("*.md")) if page.name != "README.md"]
+
+
+@pytest.mark.parametrize("page", TOPICS, ids=[str(page.relative_to(ROOT)) for page in TOPICS])
+def test_a_page_opens_with_what_it_is_for_and_an_example(page: Path) -> None:
+    heading, blank, first, *opening = page.read_text(encoding="utf-8").splitlines()[:OPENING]
+
+    assert heading.startswith("# ")
+    assert blank == ""
+    assert first[:1].isalnum() or first[:1] in "`*"
+    assert any(line.startswith("```") for line in opening)
 
 
 @pytest.mark.parametrize("page", PROSE, ids=[str(page.relative_to(ROOT)) for page in PROSE])
 def test_no_private_idioms(page: Path) -> None:
     text = "\n".join(line for _, line in prose(page))
     assert [re.sub(r"\s+", " ", found[0]) for found in IDIOM.finditer(text)] == []
+
+
+def test_fragments_of_changes_have_short_lines_and_no_private_idioms() -> None:
+    texts = {page.name: page.read_text("utf-8") for page in (ROOT / "changes").glob("*.md")}
+
+    assert [n for n, text in texts.items() if max(map(len, text.splitlines())) >= WIDTH] == []
+    assert [(n, IDIOM.findall(text)) for n, text in texts.items() if IDIOM.search(text)] == []
 
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -104,6 +135,27 @@ def test_comments_docstrings_and_messages_of_the_source_have_no_private_idioms()
                         f"{source.name}:{token.start[0]}: {one[0]}"
                         for one in IDIOM.finditer(token.string)
                     ]
+    assert found == []
+
+
+NAMES = re.compile(
+    "_?(tell|told|telling)(_.*)?|.*(^|_)(reign|patien(t|ce)(_s)?|tenure|parcels?|ledger|bells?|"
+    "ringing|ringer|letting_go|seats?|seated|homeless|untold|whoever|surroundings)",
+    re.IGNORECASE,
+)
+"""Names by which the code once called what the field has words for."""
+ALLOWED = {"tell", "patience"}
+"""``tell`` of a file is Python's; ``patience=`` is deprecated."""
+
+
+def test_names_in_the_source_are_not_private_words() -> None:
+    found = []
+    for source in SOURCES:
+        with tokenize.open(source) as lines:
+            for token in tokenize.generate_tokens(lines.readline):
+                is_name = token.type == tokenize.NAME and token.string not in ALLOWED
+                if is_name and NAMES.fullmatch(token.string):
+                    found.append(f"{source.name}:{token.start[0]}: {token.string}")
     assert found == []
 
 

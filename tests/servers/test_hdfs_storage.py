@@ -96,7 +96,7 @@ def test_calls_wait_for_servers_that_come_back(hdfs: HdfsServer) -> None:
 
 
 def test_a_storage_that_stays_away_says_so(hdfs: HdfsServer) -> None:
-    away = HdfsStorage("hdfs", "127.0.0.1:1", patience_s=0.5)
+    away = HdfsStorage("hdfs", "127.0.0.1:1", retry_timeout_s=0.5)
     with pytest.raises(
         StorageAwayError, match=r"hdfs://127\.0\.0\.1:1 does not answer for tests/a"
     ):

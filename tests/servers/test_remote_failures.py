@@ -28,7 +28,7 @@ def server(own_server: RedisServer) -> RedisServer:
 
 
 def opened(url: str, **options: Any) -> RemoteStore:
-    remote = Remote(url=url, **{"timeout": "5s", "patience": "10s", **options})
+    remote = Remote(url=url, **{"timeout": "5s", "retry_timeout": "10s", **options})
     return RemoteStore("job", StoreSpec("s", "remote", int, remote=remote), SystemClock())
 
 
@@ -79,7 +79,7 @@ def test_a_server_that_comes_back_while_it_is_asked_for_is_waited_for(
 @pytest.mark.parametrize("access", ACCESSES)
 def test_no_server_is_told_with_its_address_and_without_the_password(access: str) -> None:
     url = f"redis://reader:secret@127.0.0.1:{free_port()}/0"
-    store = opened(url, access=access, patience="50ms")
+    store = opened(url, access=access, retry_timeout="50ms")
     with pytest.raises(UnavailableError) as failure:
         read(store, 1)
     told = str(failure.value)
@@ -93,7 +93,7 @@ def test_a_server_that_accepts_and_says_nothing_is_a_timeout() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
-        store = opened(url, timeout="50ms", patience="0s")
+        store = opened(url, timeout="50ms", retry_timeout="0s")
         with pytest.raises(UnavailableError, match=r"did not answer, 1 tries within 0s: Timeout"):
             store.get(1)
 

@@ -72,7 +72,7 @@ def test_an_upload_in_parts_that_is_broken_off_shows_nothing(
     proxy: FaultyProxy, tmp_path: Path
 ) -> None:
     """The end of a large file never gets there: no object, and the one of before stays."""
-    storage, name = CloudStorage("s3", "tests", patience_s=1.0), f"{new_name()}/large"
+    storage, name = CloudStorage("s3", "tests", retry_timeout_s=1.0), f"{new_name()}/large"
     (tmp_path / "file").write_bytes(bytes(20 << 20))
     proxy.once("unavailable", "PUT", "partNumber=3", times=1000)
     with pytest.raises(StorageAwayError, match="does not answer"):
@@ -100,7 +100,7 @@ def test_what_is_missing_is_named(s3: S3Server) -> None:
 
 def test_a_storage_that_is_away_is_told(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
-    storage = CloudStorage("s3", s3.bucket, patience_s=0.5)
+    storage = CloudStorage("s3", s3.bucket, retry_timeout_s=0.5)
     for name in ("a", "a-501"):  # a number in the message is no status of the server
         with pytest.raises(StorageAwayError, match=f"s3://tests does not answer for {name}"):
             storage.put(name, b"x")

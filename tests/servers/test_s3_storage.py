@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.s3_server import S3Server
 from tests.support.storages import new_name
 
 from headrace.cloud.storage import CloudStorage
@@ -13,7 +14,6 @@ from headrace.files import Files
 from headrace.objects import ObjectStorage
 from headrace.testing.commit_log_contract import CommitLogContract
 from headrace.testing.object_storage_contract import ObjectStorageContract
-from headrace.testing.s3_server import S3Server
 
 
 @pytest.fixture(autouse=True)

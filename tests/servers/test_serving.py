@@ -445,7 +445,7 @@ def test_servers_stand_in_for_one_that_is_killed(people: Home, started: Started)
     keys = [f"p{n:03}" for n in range(200)]
     values = [{"age": n, "city": f"c{n % 9}"} for n in range(200)]
     addresses = [f"127.0.0.1:{port}" for port in ports]
-    with hr.serving.Client(addresses, "people", patience="1s") as client:
+    with hr.serving.Client(addresses, "people", retry_timeout="1s") as client:
 
         def check() -> None:
             assert client.get_many(keys) == values

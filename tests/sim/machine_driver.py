@@ -92,7 +92,7 @@ class MachineDriver:
                 self.life = self.life.after(self.signals)
             case DriverAction.END_INPUTS:
                 self._end_inputs()
-            case DriverAction.TURN:
+            case DriverAction.ADVANCE:
                 self._advance()
             case DriverAction.SERVE:
                 self._serve_paused()

@@ -485,7 +485,7 @@ class World:
         state = self.state
         assert state is not None
         meant = {host for host in self.asks.drained if host in state.hosts}
-        marked = {name for name, host in state.hosts.items() if host.everywhere}
+        marked = {name for name, host in state.hosts.items() if host.cordoned}
         own = {name for name, host in state.hosts.items() if host.drained} - marked
         require(marked == meant - own, f"of all jobs, {meant} are drained, and {marked} are marked")
         cores = {name: host.slots for name, host in state.hosts.items() if host.slots}

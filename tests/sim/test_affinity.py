@@ -130,7 +130,7 @@ def test_slots_that_have_changed_places_are_asked_anew_and_tasks_stay_on_their_h
         assert homes(driver) == before
         assert epochs_of(read) <= {1}
         assert driver.store("n") == dict.fromkeys(range(60), 2)
-        (asked,) = [one for one in state_of(driver).story if one.what == EventKind.ASKED]
+        (asked,) = [one for one in state_of(driver).host_events if one.what == EventKind.ASKED]
         assert "host" in asked.detail
 
 

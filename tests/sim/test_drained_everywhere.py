@@ -113,7 +113,7 @@ def test_a_host_that_comes_later_is_known_by_its_address(tmp_path: Path) -> None
             feed(driver)
             driver.run()
         assert used(driver) == {host(driver, 0), host(driver, 1)}
-        assert state_of(driver).hosts[host(driver, 2)].everywhere
+        assert state_of(driver).hosts[host(driver, 2)].cordoned
 
 
 def test_a_job_that_stood_still_learns_that_the_host_is_used_again(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_a_mark_of_the_job_alone_stays_and_one_of_all_is_not_taken_back_by_one(
         note.add(CordonedHost(host(driver, 1)))
         assert drain(driver, "host-1", everywhere=True).host == host(driver, 1)  # at once
         hosts = state_of(driver).hosts
-        assert (hosts[host(driver, 0)].drained, hosts[host(driver, 0)].everywhere) == (True, False)
-        assert (hosts[host(driver, 1)].drained, hosts[host(driver, 1)].everywhere) == (True, True)
+        assert (hosts[host(driver, 0)].drained, hosts[host(driver, 0)].cordoned) == (True, False)
+        assert (hosts[host(driver, 1)].drained, hosts[host(driver, 1)].cordoned) == (True, True)
         alone = drain(driver, "host-1", undo=True)
         assert "host host-1 is drained for all jobs" in alone.error
         assert "headrace cluster drain host-1 --undo" in alone.error
@@ -216,7 +216,7 @@ def test_marks_that_cannot_be_listed_end_no_job_and_stay(
             driver.clock.advance(60_000)
             driver.run()
             assert driver.store("n") == dict.fromkeys(range(30), 2)
-            assert state_of(driver).hosts[host(driver, 1)].everywhere
+            assert state_of(driver).hosts[host(driver, 1)].cordoned
             told = headrace("jobs", "describe", "counts", "--home", tmp_path)
             assert "(all jobs)" in told.out
 

@@ -217,7 +217,7 @@ def test_a_host_is_drained_and_gets_its_tasks_back(tmp_path: Path, cluster: Spar
     assert is_even(world)
     # On a busy machine an executor may be late, and its tasks go elsewhere for an epoch.
     assert state.counts["placement.moved"] >= moved + 4
-    told = [one.what for one in state.story if one.host == gone]
+    told = [one.what for one in state.host_events if one.host == gone]
     assert [what for what in told if what != EventKind.JOINED] == [
         EventKind.DRAIN,
         EventKind.EMPTY,

@@ -155,13 +155,13 @@ def violations(driver: TestDriver) -> list[str]:
 
 def happenings(driver: TestDriver) -> list[str]:
     """Return the kinds of what happened to the hosts of the job, the oldest first."""
-    return [one.what for one in state_of(driver).story]
+    return [one.what for one in state_of(driver).host_events]
 
 
 def happened(driver: TestDriver, what: EventKind) -> list[str]:
     """Return the texts of what happened to hosts, of one kind."""
     state = state_of(driver)
-    return [event_text(one, state) for one in state.story if one.what == what]
+    return [event_text(one, state) for one in state.host_events if one.what == what]
 
 
 def drain(

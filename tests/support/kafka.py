@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 from tests.support.processes import until
+from tests.support.registry_server import RegistryServer
 
 import headrace as hr
 from headrace.kafka.clients import CLIENTS, PartitionReader
 from headrace.kafka.connector import connector
 from headrace.sinks import Sink
 from headrace.testing.kafka_server import KafkaServer
-from headrace.testing.registry_server import RegistryServer
 from headrace.testing.sink_contract import EpochSinkContract, SinkRow
 
 __all__ = ["CLIENTS", "KafkaServer", "Message", "RegistryServer", "Topics", "connector"]

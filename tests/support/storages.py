@@ -136,7 +136,7 @@ def caching(most_bytes: int) -> Iterator[None]:
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this process try a call of a storage for a moment, in place of half a minute."""
-    opened = partial(CloudStorage, patience_s=0.3)
+    opened = partial(CloudStorage, retry_timeout_s=0.3)
     monkeypatch.setattr("headrace.objects.plugins.load", lambda *_: opened)
     forget_storages()
 

@@ -68,28 +68,28 @@ class AppendNotifier:
     """Counts notifications; a reader that has seen an older count need not wait."""
 
     def __init__(self) -> None:
-        self._rung = threading.Condition()
+        self._changed = threading.Condition()
         self._count = 0
 
     @property
     def count(self) -> int:
-        """Rings until now."""
+        """Notifications until now."""
         return self._count
 
     def notify(self) -> None:
         """Wake all who wait."""
-        with self._rung:
+        with self._changed:
             self._count += 1
-            self._rung.notify_all()
+            self._changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> None:
         """Return when there was a notification after the count ``seen``, or after the seconds."""
-        with self._rung:
-            self._rung.wait_for(lambda: self._count != seen, seconds)
+        with self._changed:
+            self._changed.wait_for(lambda: self._count != seen, seconds)
 
 
 class FolderWatcher:
-    """Rings bells when index files in their folders grow; one thread for a bus."""
+    """Notifies of index files that grow in their folders; one thread for a bus."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)

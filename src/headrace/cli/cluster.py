@@ -184,7 +184,7 @@ class _Draining:
                     note.remove(one)
         else:
             note.add(found)
-        return found, [self._ask(job, everywhere=True) for job in runs]
+        return found, [self._ask(job, cordon=True) for job in runs]
 
     def _resolved(self, hosts: Hosts, note: CordonedHosts) -> CordonedHost:
         """Return the host: one of a job, of those drained, or of the cluster here."""
@@ -203,7 +203,7 @@ class _Draining:
             raise
         return CordonedHost(host, named if named == hosts[host].address else "", now_ms)
 
-    def _ask(self, job: _Job, *, everywhere: bool = False) -> _DrainRequest:
+    def _ask(self, job: _Job, *, cordon: bool = False) -> _DrainRequest:
         from headrace.cli.jobs.access import show_notice
         from headrace.control.job_handle import RunningHandle
         from headrace.coordinator.commands import Drain
@@ -212,7 +212,7 @@ class _Draining:
         from headrace.files import Files
 
         named, undo = self._named, self._undo
-        command = Drain(named, undo, everywhere)
+        command = Drain(named, undo, cordon)
         states = {reader.root: reader.state() for reader in job.readers}
         if not job.runs:
             host = self._mark(states, job.name, command)
@@ -221,12 +221,12 @@ class _Draining:
             running = RunningHandle(self._settings, job.name, states, Files(), self._clock)
             host = running.drain(command, ANSWER_S)
         except UnavailableError:
-            if not everywhere:
+            if not cordon:
                 raise
             show_notice(
                 f"job {job.name} does not answer now; it follows what is noted, in its time"
             )
-            found = parts_with_host(states, named, undo=undo, everywhere=True)
+            found = parts_with_host(states, named, undo=undo, cordon=True)
             host = next(name for _, name in found.values())
             return _DrainRequest(job.name, job.readers, host, runs=True, answers=False)
         return _DrainRequest(job.name, job.readers, host, runs=True)

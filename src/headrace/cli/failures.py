@@ -49,9 +49,9 @@ def as_headrace_error(error: Exception) -> Exception:
 
     What the system refuses, or an extra would install, is no fault of Headrace.
     """
-    if (told := extras.missing(error, "this command")) is not None:
-        told.__cause__ = error
-        return told
+    if (found := extras.missing(error, "this command")) is not None:
+        found.__cause__ = error
+        return found
     if not isinstance(error, OSError) or error.errno not in _REFUSALS:
         return error
     from headrace.files import DiskFullError, is_full

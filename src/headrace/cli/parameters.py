@@ -40,7 +40,9 @@ class PlainValues:
         try:
             return self._convert(self._param).coerce(value, param=param, ctx=ctx)
         except typer.BadParameter as error:
-            error.message = _told(self._param.type_descriptor, value) or error.message.removeprefix(
+            error.message = _message(
+                self._param.type_descriptor, value
+            ) or error.message.removeprefix(
                 "Value error, "  # what pydantic puts before the words of Typer
             )
             raise
@@ -73,7 +75,7 @@ def _is_plain_path(value: Any, info: Any) -> bool:
     return is_right and not info.writable and os.access(value, os.R_OK)
 
 
-def _told(known: Any, value: Any) -> str | None:
+def _message(known: Any, value: Any) -> str | None:
     """Return what is wrong with a value of a choice or a number; ``None``: it is neither."""
     if not isinstance(value, str | int | float):
         return None

@@ -317,10 +317,10 @@ def diff(
     after = reader.view(store, second, partials=partials)
     counts = show_changes(before, after, as_json=as_json)
     if not as_json:
-        typer.echo(_told(before, after, counts))
+        typer.echo(_summary(before, after, counts))
 
 
-def _told(before: StoreView, after: StoreView, counts: dict[str, int]) -> str:
+def _summary(before: StoreView, after: StoreView, counts: dict[str, int]) -> str:
     changed = ", ".join(f"{number:,} {what}" for what, number in counts.items())
     return f"epoch {before.epoch} to {after.epoch}: {changed}"
 

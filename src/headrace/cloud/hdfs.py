@@ -20,7 +20,7 @@ from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import InvalidInputError
 from headrace.objects import ObjectInfo, ObjectStorage, StorageAwayError
 
-PATIENCE_S = 30.0
+RETRY_TIMEOUT_S = 30.0
 """So long is a call tried again before the storage counts as away."""
 
 PAUSE_S, PAUSE_MOST_S = 0.1, 2.0
@@ -44,7 +44,7 @@ class HdfsStorage(ObjectStorage):
     Args:
         scheme: ``hdfs``.
         name: host and port of its NameNode, or its name in ``HADOOP_CONF_DIR``.
-        patience_s: how long a call is tried again.
+        retry_timeout_s: how long a call is tried again.
         clock: for waiting and names.
 
     Raises:
@@ -53,10 +53,14 @@ class HdfsStorage(ObjectStorage):
     """
 
     def __init__(
-        self, scheme: str, name: str, patience_s: float = PATIENCE_S, clock: Clock | None = None
+        self,
+        scheme: str,
+        name: str,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
+        clock: Clock | None = None,
     ) -> None:
         self._address = f"{scheme}://{name}"
-        self._patience_s, self._clock = patience_s, clock or SystemClock()
+        self._retry_timeout_s, self._clock = retry_timeout_s, clock or SystemClock()
         self._library: Any = extras.load("hdfs_native", f"a storage at {self._address}")
         _check_synced(self._address)
         self._client: Any = self._library.Client(self._address, _CLIENT)
@@ -201,7 +205,7 @@ class HdfsStorage(ObjectStorage):
 
     def _call(self, name: str, act: Callable[[], _Result]) -> _Result:
         """Ask the library for something; its errors become those of the contract."""
-        deadline, pause = Deadline(self._clock, self._patience_s), PAUSE_S
+        deadline, pause = Deadline(self._clock, self._retry_timeout_s), PAUSE_S
         while True:
             try:
                 return act()

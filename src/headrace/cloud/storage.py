@@ -21,7 +21,7 @@ from headrace.clock import Clock, Deadline, SystemClock
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.objects import ObjectInfo, ObjectStorage, StorageAwayError
 
-PATIENCE_S = 30.0
+RETRY_TIMEOUT_S = 30.0
 """So long is a call tried again before the storage counts as away."""
 REQUEST_S, CONNECT_S = 30.0, 5.0
 PAUSE_S, PAUSE_MOST_S = 0.1, 2.0
@@ -45,7 +45,7 @@ class CloudStorage(ObjectStorage):
     Args:
         scheme: ``s3``, ``gs`` or ``az``.
         bucket: its name.
-        patience_s: how long a call is tried again.
+        retry_timeout_s: how long a call is tried again.
         clock: for waiting and names.
 
     Raises:
@@ -56,11 +56,11 @@ class CloudStorage(ObjectStorage):
         self,
         scheme: str,
         bucket: str,
-        patience_s: float = PATIENCE_S,
+        retry_timeout_s: float = RETRY_TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
         self._address = f"{scheme}://{bucket}"
-        self._patience_s, self._clock = patience_s, clock or SystemClock()
+        self._retry_timeout_s, self._clock = retry_timeout_s, clock or SystemClock()
         kinds: Any = extras.load("obstore.store", f"a storage at {self._address}")
         self._errors: Any = extras.load("obstore.exceptions", f"a storage at {self._address}")
         name, self._variables = _KINDS[scheme]
@@ -74,7 +74,7 @@ class CloudStorage(ObjectStorage):
                 },
                 retry_config={
                     "max_retries": 100,
-                    "retry_timeout": timedelta(seconds=patience_s),
+                    "retry_timeout": timedelta(seconds=retry_timeout_s),
                     "backoff": {
                         "init_backoff": timedelta(seconds=PAUSE_S),
                         "max_backoff": timedelta(seconds=PAUSE_MOST_S),
@@ -95,7 +95,11 @@ class CloudStorage(ObjectStorage):
         return self._put_new(name, data)
 
     def _put_new(self, name: str, data: bytes) -> bool:
-        token, deadline, pause = self._clock.new_id(), Deadline(self._clock, self._patience_s), 0.0
+        token, deadline, pause = (
+            self._clock.new_id(),
+            Deadline(self._clock, self._retry_timeout_s),
+            0.0,
+        )
         while True:
             try:
                 self._call(name, partial(self._put_once, name, data, token))

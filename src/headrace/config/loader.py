@@ -29,8 +29,13 @@ from headrace.config.inputs import (
     split_key,
     without_secret,
 )
-from headrace.config.outputs import OUTPUT_FIELDS, OUTPUTS, read_outputs, split_output_key
-from headrace.config.sections import spark_text
+from headrace.config.sections import (
+    OUTPUT_FIELDS,
+    OUTPUTS,
+    read_outputs,
+    spark_text,
+    split_output_key,
+)
 from headrace.config.settings import (
     LEAVES,
     OPEN_KEY,

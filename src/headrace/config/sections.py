@@ -1,7 +1,7 @@
 """Groups of settings with rules of their own.
 
-Durability, start positions, alerts, traces, bus and warehouse. ``settings`` joins them into the
-tree.
+Durability, start positions, alerts, traces, bus, warehouse and outputs. ``settings`` joins them
+into the tree.
 """
 
 from __future__ import annotations
@@ -12,9 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from headrace.config.fields import Section, UnfitError, read_tables, setting
+from headrace.config.fields import (
+    Section,
+    UnfitError,
+    read_named,
+    read_tables,
+    setting,
+    split_named,
+)
 from headrace.durations import duration_ms, duration_text, moment_ms
 from headrace.errors import InvalidInputError
 from headrace.objects import Address
@@ -359,3 +366,40 @@ class SuperviseSettings(Section):
     max_restarts: int = setting(
         0, least=0, description="restarts in a row after which the command gives up; 0: never"
     )
+
+
+OUTPUTS = "outputs"
+OUTPUT_FIELDS = ("address",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputSettings(Section):
+    """Where an output goes, instead of to the stream or the log that the code names.
+
+    Args:
+        address: of a log, such as ``kafka://host:9092/topic``; or ``file:NAME``, a stream of the
+            bus.
+    """
+
+    address: str = setting("")
+
+    def check(self) -> None:
+        """Refuse what is no address."""
+        if "://" not in self.address and not self.address.startswith(_FILE):
+            raise ValueError(
+                "address is no address; expected one such as kafka://host:9092/topic, or file:NAME"
+            )
+
+
+def split_output_key(key: str) -> tuple[str, str] | None:
+    """Return output and field that a key of settings names; ``None``: it names none."""
+    return split_named(OUTPUTS, key)
+
+
+def read_outputs(given: Mapping[str, Mapping[str, Any]]) -> dict[str, OutputSettings]:
+    """Return what is said of each output.
+
+    Raises:
+        InvalidInputError: something that cannot be; names the output.
+    """
+    return read_named(OutputSettings, OUTPUTS, given)

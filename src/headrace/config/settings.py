@@ -17,13 +17,14 @@ from headrace.config import samza
 from headrace.config.explore import ExploreSettings, UiSettings
 from headrace.config.fields import FieldInfo, Section, fields_of, setting
 from headrace.config.inputs import INPUTS, InputSettings
-from headrace.config.outputs import OUTPUTS, OutputSettings
 from headrace.config.sections import (
     MIB,
+    OUTPUTS,
     AlertSettings,
     BusSettings,
     Durability,
     ObserveSettings,
+    OutputSettings,
     SuperviseSettings,
     TracingSettings,
     WarehouseSettings,
@@ -157,8 +158,7 @@ class EpochSettings(Section):
         60.0,
         above=0,
         description="largest difference between the clock and the time that has passed; beyond it "
-        "the clock is not believed until it is right again or `jobs accept-clock` accepts it; "
-        "none: it always is",
+        "the clock counts only when it is right again, or after `jobs accept-clock`; none: always",
     )
     calls_ms: int = setting(
         10_000,

@@ -104,7 +104,7 @@ class LogReceiver:
         self._notify = notify
 
     def deliver(self, event: AlertEvent, lineage: str) -> None:
-        """Tell it in a line."""
+        """Print it in a line."""
         del lineage
         word = "alert" if event.state == "firing" else f"alert ({event.state})"
         self._notify(f"{word} {event.rule}: {event.text}")

@@ -501,7 +501,9 @@ def task_statuses(
     """
     for name, task in state.tasks.items():
         watermark = state.watermarks.get(name.rpartition("/")[0], NO_WATERMARK)
-        held = watermark if task.held is None else min(watermark, task.held)
+        held = (
+            watermark if task.watermark_hold_ms is None else min(watermark, task.watermark_hold_ms)
+        )
         yield TaskStatus(
             task=name,
             host=task.host,
@@ -564,14 +566,14 @@ def placement_status(state: JobState) -> PlacementStatus:
         status = "up" if held.slots else "lost"
         if held.drained:
             status = "draining" if tasks[host] or copies[host] else "drained"
-        hosts.append(HostStatus(host, held.address, status, *counts, held.everywhere))
+        hosts.append(HostStatus(host, held.address, status, *counts, held.cordoned))
     counted = state.counts
     return PlacementStatus(
         tuple(sorted(hosts, key=lambda one: (one.address, one.host))),
         Moves(counted.get(MOVED, 0), counted.get(LOST, 0), _pending_moves(state)),
         tuple(
             HostEvent(one.time_ms, str(one.what), one.host, event_text(one, state))
-            for one in state.story
+            for one in state.host_events
         ),
     )
 

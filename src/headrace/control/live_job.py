@@ -114,7 +114,7 @@ class DriverMetrics:
     copies: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def copied(self) -> DriverMetrics:
-        """Return figures that do not change any more."""
+        """Return metrics that do not change any more."""
         return replace(
             self,
             epochs={part: took.copied() for part, took in self.epochs.items()},
@@ -207,7 +207,7 @@ MIN_WINDOW_S = 1.0
 
 @dataclass
 class CatchUpEstimate:
-    """Written by the driver's thread, read by any thread under the board's lock."""
+    """Written by the driver's thread, read by any thread under the lock of ``LiveJob``."""
 
     _marks: deque[tuple[float, int]] = field(default_factory=deque)
 
@@ -264,7 +264,7 @@ class LiveJob:
     _epochs: deque[EpochSummary] = field(default_factory=lambda: deque(maxlen=SHOWN_EPOCHS))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _lags: dict[str, int] = field(default_factory=dict)
-    figures: DriverMetrics = field(default_factory=DriverMetrics)
+    metrics: DriverMetrics = field(default_factory=DriverMetrics)
     hold: Callable[[], bool] = bool
     alerts: Callable[[], Sequence[RuleStatus]] = list
     pace: CatchUpEstimate = field(default_factory=CatchUpEstimate)
@@ -281,7 +281,7 @@ class LiveJob:
     def observe(self, summary: EpochSummary) -> None:
         """Learn of an epoch that is committed."""
         with self._lock:
-            self.figures.observe(summary, self.clock.now_ms())
+            self.metrics.observe(summary, self.clock.now_ms())
             self._epochs.append(replace(summary, observed=None))
             self._lags[summary.job] = summary.lag
             self.pace.note(self.clock.monotonic(), sum(self._lags.values()))
@@ -444,18 +444,18 @@ class LiveJob:
     def heavy_keys(self, most: int) -> list[HeavyKeys]:
         """Return the heaviest keys of each ``partition_by``, as far as tasks have reported."""
         with self._lock:
-            reports = list(self.figures.hot_keys.values())
+            reports = list(self.metrics.hot_keys.values())
         return heavy_keys(reports, most)
 
     @property
     def output_rows(self) -> int:
         """Rows that left the job since the driver began."""
-        return self.figures.output_rows
+        return self.metrics.output_rows
 
     def counted(self) -> DriverMetrics:
         """Return a copy of what the driver has counted."""
         with self._lock:
-            return self.figures.copied()
+            return self.metrics.copied()
 
     def epochs(self, last: int) -> Sequence[EpochSummary]:
         """Return the last epochs, oldest first."""

@@ -243,19 +243,19 @@ def _of_job(status: JobStatus) -> Iterator[MetricValue]:
 
 
 def _counted(live: LiveJob) -> Iterator[MetricValue]:
-    figures = live.counted()
+    counted = live.counted()
     yield MetricValue("headrace_driver_epochs", (), live.count)
     yield MetricValue("headrace_driver_busy_seconds", (), live.busy_ms / 1000)
-    yield MetricValue("headrace_driver_output_rows", (), figures.output_rows)
-    for part, took in figures.epochs.items():
+    yield MetricValue("headrace_driver_output_rows", (), counted.output_rows)
+    for part, took in counted.epochs.items():
         yield MetricValue("headrace_epoch_seconds", (part,), took)
-    for labels, took in figures.steps.items():
+    for labels, took in counted.steps.items():
         yield MetricValue("headrace_epoch_step_seconds", labels, took)
-    for step, seconds in figures.slot_steps_s.items():
+    for step, seconds in counted.slot_steps_s.items():
         yield MetricValue("headrace_slot_step_seconds", (step,), seconds)
     for name, found in (("memory", "hits"), ("store", "misses")):
-        yield MetricValue("headrace_cache_reads", (name,), figures.cache[found])
-    for part, (epochs, seconds) in figures.copies.items():
+        yield MetricValue("headrace_cache_reads", (name,), counted.cache[found])
+    for part, (epochs, seconds) in counted.copies.items():
         yield MetricValue("headrace_copy_behind_epochs", (part,), epochs)
         yield MetricValue("headrace_copy_behind_seconds", (part,), seconds)
     for one in live.heavy_keys(RANKS):

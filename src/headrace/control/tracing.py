@@ -135,7 +135,7 @@ class _FirstComplaint(logging.Handler):
         self.is_quiet = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tell it once."""
+        """Report it once."""
         if not self.is_quiet:
             self.is_quiet = True
             said = textwrap.shorten(redacted(record.getMessage()), _SHOWN, placeholder="…")

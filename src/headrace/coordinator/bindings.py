@@ -22,7 +22,7 @@ from headrace.bus import Bus
 from headrace.bus.readable import connector_of, is_address
 from headrace.config import FILE, Settings
 from headrace.config.loader import ON_COMMAND
-from headrace.config.outputs import split_output_key
+from headrace.config.sections import split_output_key
 from headrace.coordinator.job_storage import JobStorage
 from headrace.errors import InvalidInputError
 from headrace.files import disk_error

@@ -217,7 +217,7 @@ class Drain(Command[DrainAnswer], frozen=True):
     def concerns(self, states: Mapping[Path, JobState]) -> Sequence[Path]:
         """Return the parts that know the host."""
         named, undo = self.named, self.undo
-        return list(parts_with_host(states, named, undo=undo, everywhere=self.everywhere))
+        return list(parts_with_host(states, named, undo=undo, cordon=self.everywhere))
 
     def run(self, part: OpenPart, request: Request[DrainAnswer]) -> DrainAnswer:
         """Commit the mark; tasks move in the epochs to come."""

@@ -34,9 +34,12 @@ from headrace.coordinator.epoch_ranges import (
     bootstrap_ends,
     check_ends,
     check_retained,
+    expired_counts,
     has_read_all,
+    jumps_past_expired,
     next_wall_deadline,
     plan_ranges,
+    positions_after,
 )
 from headrace.coordinator.epoch_records import (
     EpochLimits,
@@ -44,11 +47,6 @@ from headrace.coordinator.epoch_records import (
     EpochSummary,
     StateSizes,
     rows_behind,
-)
-from headrace.coordinator.expired_offsets import (
-    expired_counts,
-    jumps_past_expired,
-    positions_after,
 )
 from headrace.coordinator.hooks import JobHook
 from headrace.coordinator.host_commands import HostCommands
@@ -387,7 +385,7 @@ class Coordinator:
         return self.host_commands.restart(request, is_paused=self.is_paused)
 
     def cut(self) -> CutAnswer:
-        """Tell the last epoch, once all that it sent is out."""
+        """Report the last epoch, once all that it sent is out."""
         self.publish()
         sent: dict[str, list[int]] = {}
         for hook in self._hooks:

@@ -87,9 +87,9 @@ def with_cordons(hosts: Mapping[str, HostState], drained: Iterable[CordonedHost]
     every, found = tuple(drained), {}
     for name, held in hosts.items():
         is_meant = any(one.means(name, held) for one in every)
-        is_own = held.drained and not held.everywhere
-        is_new = is_meant != held.everywhere and not is_own
-        now = msgspec.structs.replace(held, drained=is_meant, everywhere=is_meant)
+        is_own = held.drained and not held.cordoned
+        is_new = is_meant != held.cordoned and not is_own
+        now = msgspec.structs.replace(held, drained=is_meant, cordoned=is_meant)
         found[name] = now if is_new else held
     return found
 
@@ -137,7 +137,7 @@ def with_drained(state: JobState, host: str, *, undo: bool) -> JobState:
         InvalidInputError: no other host would be left to run on, or all jobs are to leave it.
     """
     held = state.hosts.get(host, HostState())
-    if undo and held.everywhere:
+    if undo and held.cordoned:
         raise InvalidInputError(
             f"host {held.named(host)} is drained for all jobs, so job {state.job!r} alone cannot "
             f"use it; use it again for all with: headrace cluster drain {held.named(host)} --undo"
@@ -183,8 +183,8 @@ def commit_drain(
         if after is before:
             return host
         what = EventKind.UNDRAIN if undo else EventKind.DRAIN
-        events = recent_events(after.story, [ClusterEvent(writer.clock.now_ms(), what, host)])
-        if writer.publish_next(msgspec.structs.replace(after, story=events)):
+        events = recent_events(after.host_events, [ClusterEvent(writer.clock.now_ms(), what, host)])
+        if writer.publish_next(msgspec.structs.replace(after, host_events=events)):
             fault("drain.committed")
             return host
 
@@ -209,21 +209,21 @@ def commit_cordons(
     while True:
         known = hosts(writer.state)
         after = with_cordons(known, cordons)
-        changed = [name for name, now in after.items() if now.everywhere != known[name].everywhere]
+        changed = [name for name, now in after.items() if now.cordoned != known[name].cordoned]
         if not changed:
             return False
         publish()
         now = writer.clock.now_ms()
         whats = {True: EventKind.DRAIN, False: EventKind.UNDRAIN}
         news = [ClusterEvent(now, whats[after[name].drained], name, ALL_JOBS) for name in changed]
-        state, events = writer.state, recent_events(writer.state.story, news)
-        if writer.publish_next(msgspec.structs.replace(state, hosts=after, story=events)):
+        state, events = writer.state, recent_events(writer.state.host_events, news)
+        if writer.publish_next(msgspec.structs.replace(state, hosts=after, host_events=events)):
             fault("drain.committed")
             return True
 
 
 def parts_with_host(
-    states: Mapping[Path, JobState], named: str, *, undo: bool, everywhere: bool = False
+    states: Mapping[Path, JobState], named: str, *, undo: bool, cordon: bool = False
 ) -> dict[Path, tuple[JobState, str]]:
     """Return the parts that have a host, and its identity; refuses what cannot be.
 
@@ -231,7 +231,7 @@ def parts_with_host(
         states: of the parts, by storage.
         named: identity of the host or its begin, or its address.
         undo: it is to be used again.
-        everywhere: by all jobs.
+        cordon: by all jobs.
 
     Raises:
         InvalidInputError: no part knows the host, or one could run nowhere without it.
@@ -242,7 +242,7 @@ def parts_with_host(
             host = find_host(state.hosts, named)
         except InvalidInputError:
             continue
-        if not (undo and everywhere):
+        if not (undo and cordon):
             with_drained(state, host, undo=undo)
         found[root] = (state, host)
     if not found:

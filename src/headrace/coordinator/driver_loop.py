@@ -50,11 +50,11 @@ class DriverAction(StrEnum):
     LOOK = "look"
     """Look at what others ask for."""
     SERVE = "serve"
-    """Do what can be done between two turns, and wait for a moment."""
+    """Do what can be done between two epochs, and wait for a moment."""
     END_INPUTS = "end inputs"
     """Note that the inputs end where they do now."""
-    TURN = "turn"
-    """Take a turn."""
+    ADVANCE = "advance"
+    """Run an epoch, where there is work for one."""
     REST = "rest"
     """Wait until the next epoch may begin."""
     AWAIT = "await"
@@ -81,7 +81,7 @@ class ControlSignals:
 
 @dataclass(frozen=True)
 class EpochDone:
-    """A turn is over: it committed an epoch or found nothing to do; the job may have ended."""
+    """An advance is over: it committed an epoch or found nothing to do; the job may have ended."""
 
     committed: bool
     ended: bool
@@ -97,7 +97,7 @@ DriverEvent = DriverStarted | ControlSignals | EpochDone | StepDone
 
 @dataclass(frozen=True)
 class DriverLifecycle:
-    """A driver's life, as far as it has come.
+    """The lifecycle of a driver, as far as it has come.
 
     Args:
         phase: what it does.
@@ -110,7 +110,7 @@ class DriverLifecycle:
     ended: bool = False
 
     def after(self, event: DriverEvent) -> DriverLifecycle:
-        """Return the life after what came of its action.
+        """Return the phase after the outcome of its action.
 
         Raises:
             InternalError: that cannot come of it.
@@ -121,9 +121,9 @@ class DriverLifecycle:
             case DriverAction.LOOK, ControlSignals():
                 return self._asked(event)
             case DriverAction.END_INPUTS, StepDone():
-                return replace(self, action=DriverAction.TURN)
-            case DriverAction.TURN, EpochDone(committed, ended):
-                return self._turned(committed=committed, ended=ended)
+                return replace(self, action=DriverAction.ADVANCE)
+            case DriverAction.ADVANCE, EpochDone(committed, ended):
+                return self._advanced(committed=committed, ended=ended)
             case ((DriverAction.SERVE | DriverAction.REST | DriverAction.AWAIT), StepDone()):
                 return replace(self, action=DriverAction.LOOK)
         raise InternalError(f"a driver that is to {self.action} met {type(event).__name__}")
@@ -133,18 +133,20 @@ class DriverLifecycle:
             return replace(self, phase=DriverPhase.STOPPED, action=DriverAction.RETURN)
         if signals.paused and not self.ended:
             return replace(self, phase=DriverPhase.PAUSED, action=DriverAction.SERVE)
-        action = DriverAction.END_INPUTS if signals.finish and not self.ended else DriverAction.TURN
+        action = (
+            DriverAction.END_INPUTS if signals.finish and not self.ended else DriverAction.ADVANCE
+        )
         return replace(self, phase=DriverPhase.RUNNING, action=action)
 
-    def _turned(self, *, committed: bool, ended: bool) -> DriverLifecycle:
-        if committed:  # the next turn brings out what this one could not
+    def _advanced(self, *, committed: bool, ended: bool) -> DriverLifecycle:
+        if committed:  # the next advance brings out what this one could not
             return replace(self, action=DriverAction.REST, ended=ended)
         if ended:
             return DriverLifecycle(DriverPhase.ENDED, DriverAction.RETURN, ended=True)
         return replace(self, action=DriverAction.AWAIT)
 
     def validate(self) -> None:
-        """Make sure that a life is one that can be.
+        """Make sure that a lifecycle is one that can be.
 
         Raises:
             InternalError: it is not.
@@ -155,7 +157,7 @@ class DriverLifecycle:
             != (self.action is None),
             "no end": is_over != (self.action is DriverAction.RETURN),
             "an end that is none": self.phase is DriverPhase.ENDED and not self.ended,
-            "turns while it is paused": self.phase is DriverPhase.PAUSED
+            "epochs while it is paused": self.phase is DriverPhase.PAUSED
             and self.action not in {DriverAction.SERVE, DriverAction.LOOK},
             "a pause after the end": self.phase is DriverPhase.PAUSED and self.ended,
         }
@@ -293,7 +295,7 @@ def on_stop(control: JobControl, act: Callable[[], None]) -> AbstractContextMana
 
 
 def start_driver(coordinator: Coordinator, retry: RetryPolicy) -> bool:
-    """Start a job's driver, as patient with a full disk or a sink that is away as its epochs.
+    """Start a job's driver, with the retries that its epochs have.
 
     Args:
         coordinator: not started.
@@ -363,7 +365,7 @@ def run_epochs(
                     commands.wait(tick_ms / 1000)
                 case DriverAction.END_INPUTS:
                     retry.retry_while_blocked(coordinator.end_at_present)
-                case DriverAction.TURN:
+                case DriverAction.ADVANCE:
                     began = clock.monotonic()
                     summary = retry.retry_while_blocked(coordinator.advance)
                     if summary is not None:

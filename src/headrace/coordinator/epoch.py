@@ -94,7 +94,7 @@ class MisplacedError(UnavailableError):
 
 @dataclass
 class EpochRun:
-    """The course of one epoch.
+    """The state of one epoch while it runs.
 
     Args:
         plan: of the job.
@@ -185,12 +185,12 @@ class EpochRun:
             for received in stage.receives:
                 files = self.exchange.get(received.operator, ())
                 exchange[received.operator] = [file.path for file in files]
-            everywhere = self.placing.of(stage)
-            for slot, names in everywhere.slots.items():
+            assigned = self.placing.of(stage)
+            for slot, names in assigned.slots.items():
                 mine = [due[name] for name in names if name in due]
                 if mine:
                     placed.setdefault(slot, []).extend(mine)
-            for slot, wanted in self.standbys.orders(stage, everywhere.hosts).items():
+            for slot, wanted in self.standbys.orders(stage, assigned.hosts).items():
                 standbys.setdefault(slot, []).extend(wanted)
         for slot, wanted in standbys.items():
             if self.standbys.is_late(wanted) or self.placing.waits_for(wanted):
@@ -492,7 +492,7 @@ class EpochRun:
         has_state, has_offsets = CommitStep.STATE in act.saves, CommitStep.OFFSETS in act.saves
         counts: dict[str, int] = {}
         standbys: Standbys = {}
-        story: tuple[ClusterEvent, ...] = ()
+        host_events: tuple[ClusterEvent, ...] = ()
         operators: dict[str, dict[str, int]] = {}
         if has_state:
             counts |= deterministic_counts(self.counts)
@@ -502,7 +502,7 @@ class EpochRun:
             counts |= {**self.standbys.counts, **self.placing.counts}
             operators = {name: dict(own) for name, own in self.operators.items()}
             standbys = self.standbys.changes()
-            story = self.placing.host_events(self.tasks, standbys, self.time_ms)
+            host_events = self.placing.host_events(self.tasks, standbys, self.time_ms)
         if has_offsets:
             counts["in"] = self.own_rows
         return Manifest(
@@ -529,7 +529,7 @@ class EpochRun:
             is_half=not is_last,
             standbys=standbys,
             hosts=self.context.changes if has_state else {},
-            story=story,
+            host_events=host_events,
         )
 
 

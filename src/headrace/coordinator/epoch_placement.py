@@ -102,7 +102,7 @@ class StickyAssignment:
         return self._is_open
 
     def released(self) -> None:
-        """Note that no slot has any store open; tasks are to keep their seats all the same."""
+        """Note that no slot has any store open; tasks are to keep their slots all the same."""
         self._left.clear()
         self._is_open = False
         self.standing = None
@@ -127,7 +127,7 @@ class StickyAssignment:
 
     @property
     def is_released(self) -> bool:
-        """Say whether no slot but that of its seat may have the stores of a task open."""
+        """Say whether no slot but the one that it has now may have the stores of a task open."""
         return not self._left
 
     def left(self, leaving: Mapping[int, list[str]]) -> None:
@@ -141,7 +141,7 @@ class StickyAssignment:
                 if self._at.get(task) == slot:
                     del self._at[task]
 
-    def sit(self, placed: Mapping[str, int]) -> None:
+    def assigned(self, placed: Mapping[str, int]) -> None:
         """Note the slots that are about to open the stores of tasks."""
         if self._is_open:
             for task, slot in placed.items():
@@ -330,7 +330,7 @@ class PlacementContext:
 
     Args:
         rules: of placement.
-        seats: where tasks were in the last epoch.
+        sticky: where tasks were in the last epoch.
         changes: hosts that are not as the manifest says; committed with the epoch.
         happened: to hosts since the last epoch; committed with it.
         missed: what of hosts that were gone is to be counted with the epoch.
@@ -338,7 +338,7 @@ class PlacementContext:
     """
 
     rules: PlacementRules = field(default_factory=PlacementRules)
-    seats: StickyAssignment = field(default_factory=StickyAssignment)
+    sticky: StickyAssignment = field(default_factory=StickyAssignment)
     changes: Hosts = field(default_factory=dict)
     happened: tuple[ClusterEvent, ...] = ()
     missed: Mapping[str, int] = field(default_factory=dict)
@@ -370,7 +370,7 @@ class EpochPlacement:
         self._budget = MoveBudget(context.rules.max_moves)
         self._away = drained_hosts(state.hosts) if context.away is None else context.away
         self._unready_names: set[str] = set()
-        standing = context.seats.standing
+        standing = context.sticky.standing
         self._is_free = not self._away and not standbys.are_wanted
         self._stands = standing is not None and self._is_free and standing.holds(plan, state, slots)
         self._found: dict[str, SlotAssignment] = {}
@@ -409,7 +409,7 @@ class EpochPlacement:
             names,
             self._slots,
             self._known(stage, names),
-            seats=self.context.seats.at,
+            last_slots=self.context.sticky.at,
             away=self._away,
             budget=self._budget,
             others=others,
@@ -492,9 +492,9 @@ class EpochPlacement:
             if stage.keyed:
                 for number, names in self.of(stage).slots.items():
                     placed.update(dict.fromkeys(names, number))
-        seats = self.context.seats
-        found = seats.leaving(placed)
-        for name, host in self._taking_over() if seats.is_open else ():
+        sticky = self.context.sticky
+        found = sticky.leaving(placed)
+        for name, host in self._taking_over() if sticky.is_open else ():
             for slot in self._slots:  # the standby may be open in any slot of the host
                 if slot.host == host:
                     found.setdefault(slot.number, []).append(name)
@@ -511,23 +511,23 @@ class EpochPlacement:
             if any(one.host == host for one in held):
                 yield name, str(host)
 
-    def seated(self, leaving: Mapping[int, list[str]]) -> None:
+    def assigned(self, leaving: Mapping[int, list[str]]) -> None:
         """Note that slots have released them, and that the epoch is about to open stores."""
         if self._stands:
             return
-        seats = self.context.seats
-        seats.left(leaving)
+        sticky = self.context.sticky
+        sticky.left(leaving)
         tasks: dict[str, str] = {}
         for stage in self._plan.stages:
             if stage.keyed:
                 placed = self.of(stage)
                 tasks.update(placed.hosts)
                 for slot, names in placed.slots.items():
-                    seats.sit(dict.fromkeys(names, slot))
+                    sticky.assigned(dict.fromkeys(names, slot))
         may_move = self.moves or self.pending or self.lost or not self._is_free
-        seats.standing = None
-        if seats.is_released and not may_move:
-            seats.standing = StandingPlacement(self._plan, self._slots, self._found, tasks)
+        sticky.standing = None
+        if sticky.is_released and not may_move:
+            sticky.standing = StandingPlacement(self._plan, self._slots, self._found, tasks)
 
     def host_events(
         self, tasks: Mapping[str, TaskChange], standbys: Standbys, time_ms: int

@@ -1,11 +1,14 @@
 """What an epoch reads and which tasks are due: pure functions of the job's state.
 
 First the order of inputs (those of tables, those of high priority, those behind), then a range
-of offsets for each partition with news, then the tasks that have rows, timers or a new host.
+of offsets for each partition with news, then the tasks that have rows, timers or a new host. Rows
+that are gone before they were read are an error that names the offsets, or passed by a ``Jump``,
+as their log says: the positions of the epoch contain it, and the count ``expired`` of the input.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,6 +18,7 @@ import msgspec
 
 from headrace.bus.bus import Stream
 from headrace.bus.log import offset_gone
+from headrace.bus.readable import EARLIEST, FAIL
 from headrace.coordinator.manifest import NEW_TASK, InputPosition, JobState, next_compaction
 from headrace.coordinator.watermarks import until_of
 from headrace.errors import CorruptDataError, InvalidInputError
@@ -379,7 +383,11 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
             target = StateTarget(held.epoch, held.attempt, held.shape, held.file_bytes)
             merge = None
             if (task + state.epoch) % turns == 0:
-                closed = passed if held.held is None else min(passed, held.held)
+                closed = (
+                    passed
+                    if held.watermark_hold_ms is None
+                    else min(passed, held.watermark_hold_ms)
+                )
                 file = f"{state.epoch + 1:012d}-{state.generation:08d}-{stage.name}-{task}.seg"
                 merge = next_compaction(held, state.time_ms, closed, file)
             order = TaskOrder(
@@ -390,7 +398,7 @@ def keyed_tasks(  # noqa: PLR0913 - each is a fact of its own, by name
                 target,
                 merge,
                 bound,
-                held=held.held,
+                watermark_hold_ms=held.watermark_hold_ms,
                 swept_ms=held.swept_ms,
             )
             orders.append(order)
@@ -401,3 +409,76 @@ def next_wall_deadline(state: JobState) -> int | None:
     """Return the wall clock at which a timer is due or watermarks move on, ms."""
     walls = [t.wall_deadline for t in state.tasks.values() if t.wall_deadline is not None]
     return min(walls if state.wake_ms is None else [*walls, state.wake_ms], default=None)
+
+
+EXPIRED = "expired"
+"""The count of an input: offsets that were gone before they were read."""
+
+
+class Jump(NamedTuple):
+    """A jump in a partition of an input, from an offset to another one."""
+
+    operator: str
+    stream: str
+    partition: int
+    start: int
+    stop: int
+    policy: str
+
+    @property
+    def text(self) -> str:
+        """What it is, in words."""
+        return (
+            f"input {self.stream!r} has no offset {self.start} of partition {self.partition} any "
+            f"more; the job continues at {self.stop}, as offsets_expired={self.policy} says: "
+            f"{self.stop - self.start} offsets are not read"
+        )
+
+
+def jumps_past_expired(
+    plan: JobPlan,
+    state: JobState,
+    streams: Mapping[str, Stream],
+    ends: Mapping[str, Sequence[int]],
+) -> list[Jump]:
+    """Return the jumps over what is gone, in streams that say that there shall be some.
+
+    Args:
+        plan: of the job.
+        state: after the last epoch.
+        streams: that the plan reads, by name.
+        ends: next offset of each partition, by stream.
+    """
+    found = []
+    for binding in plan.reads:
+        stream = streams[binding.stream]
+        if stream.expired == FAIL:
+            continue
+        begins = stream.begins()
+        goals = begins if stream.expired == EARLIEST else ends[binding.stream]
+        for partition, at in state.inputs.get(binding.operator, {}).items():
+            if partition < len(begins) and at.next_offset < begins[partition]:
+                place = (binding.operator, binding.stream, partition)
+                goal = max(begins[partition], goals[partition])
+                found.append(Jump(*place, at.next_offset, goal, stream.expired))
+    return found
+
+
+def positions_after(
+    jumps: Sequence[Jump], state: JobState, added: Mapping[str, Mapping[int, InputPosition]]
+) -> dict[str, dict[int, InputPosition]]:
+    """Return positions that become known, with those that jumps lead to."""
+    found = {name: dict(positions) for name, positions in added.items()}
+    for jump in jumps:
+        before = state.inputs[jump.operator][jump.partition]
+        after = msgspec.structs.replace(before, next_offset=jump.stop)
+        found.setdefault(jump.operator, {})[jump.partition] = after
+    return found
+
+
+def expired_counts(jumps: Sequence[Jump]) -> dict[str, Counter[str]]:
+    """Return how many offsets jumps pass, by input."""
+    counts: dict[str, Counter[str]] = {}
+    for jump in jumps:
+        counts.setdefault(jump.operator, Counter())[EXPIRED] += jump.stop - jump.start
+    return counts

@@ -38,7 +38,7 @@ def revoke_moved_tasks(run: EpochRun, runner: Runner) -> None:
         if wanted:
             runner.run(_revocations(run, wanted))
             fault("placement.let_go")
-    run.placing.seated(leaving)
+    run.placing.assigned(leaving)
 
 
 def _revocations(run: EpochRun, wanted: Mapping[int, Collection[str]]) -> list[SlotOrder]:
@@ -91,7 +91,7 @@ class RestartOver:
 
 @dataclass(frozen=True)
 class RollingRestart:
-    """The course of a restart.
+    """The steps of a restart.
 
     Args:
         left: hosts that are to be renewed yet, in order.

@@ -34,13 +34,13 @@ class HostState(msgspec.Struct, frozen=True, array_like=True):
         address: or name, where it is known.
         slots: that it has; 0: it is lost.
         drained: no task is to be there.
-        everywhere: nor one of any other job of the home.
+        cordoned: nor one of any other job of the home.
     """
 
     address: str = ""
     slots: int = 0
     drained: bool = False
-    everywhere: bool = False
+    cordoned: bool = False
 
     def named(self, host: str) -> str:
         """Return what people call a host with this identity."""

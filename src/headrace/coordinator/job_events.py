@@ -148,7 +148,7 @@ class JobEventLog:
         self._log.append(JobEvent(now, kind, text, epoch))
 
     def observe(self, state: JobState, noted: Iterable[ClusterEvent] = ()) -> None:
-        """Tell what became of the job by its manifests, up to this one; each is reported once.
+        """Report what happened to the job by its manifests, up to this one; each is reported once.
 
         Args:
             state: after the last epoch.
@@ -156,19 +156,22 @@ class JobEventLog:
         """
         before, self._seen = self._seen, state
         noted, reported = tuple(noted), self._reported
-        self._reported = frozenset((*state.story, *noted))
+        self._reported = frozenset((*state.host_events, *noted))
         if before is None:
             self._catch_up(state)
         elif before is not state:
             self._report_changes(before, state, reported)
         if noted:
-            known = {*reported, *state.story}  # all of an epoch that was just committed is there
+            known = {
+                *reported,
+                *state.host_events,
+            }  # all of an epoch that was just committed is there
             self._report_all([one for one in noted if one not in known], state)
 
     def _report_changes(
         self, before: JobState, state: JobState, reported: Collection[ClusterEvent]
     ) -> None:
-        new = [one for one in state.story if one not in before.story]
+        new = [one for one in state.host_events if one not in before.host_events]
         if new:
             self._report_all([one for one in new if one not in reported], state)
         if before.lineage == state.lineage:
@@ -182,7 +185,7 @@ class JobEventLog:
     def _catch_up(self, state: JobState) -> None:
         """Report what a driver before committed and could not report."""
         reported = max((one.time_ms for one in self._log.read()), default=0)
-        self._report_all((one for one in state.story if one.time_ms > reported), state)
+        self._report_all((one for one in state.host_events if one.time_ms > reported), state)
 
     def _report_all(self, new: Iterable[ClusterEvent], state: JobState) -> None:
         for one in new:

@@ -157,8 +157,8 @@ def group_state(states: Sequence[JobState]) -> JobState:
         task_counts={name: n for state in states for name, n in state.task_counts.items()},
         standbys={name: found for state in states for name, found in state.standbys.items()},
         hosts=_hosts(states),
-        story=recent_events(
-            (), sorted({one for state in states for one in state.story}, key=_order)
+        host_events=recent_events(
+            (), sorted({one for state in states for one in state.host_events}, key=_order)
         ),
         counts=dict(counts),
         ended=all(state.ended for state in states),
@@ -177,7 +177,7 @@ def _hosts(states: Sequence[JobState]) -> Hosts:
                 host.address or held.address,
                 held.slots + host.slots,
                 held.drained or host.drained,
-                held.everywhere or host.everywhere,
+                held.cordoned or host.cordoned,
             )
     return found
 

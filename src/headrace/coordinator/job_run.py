@@ -117,7 +117,7 @@ class RunListeners:
             self.on_notice(redacted(line))
 
     def recovery(self, recovery: Recovery | None) -> None:
-        """Tell how far the stores are back."""
+        """Report how far the stores are restored."""
         if self.on_recovery is not None:
             self.on_recovery(recovery)
 
@@ -204,7 +204,7 @@ class JobRun:
             held.enter_context(suppress(DroppedError))
             for part in parts:
                 held.enter_context(closing(part))
-            held.enter_context(told_end(parts[0], self.control))
+            held.enter_context(end_reported(parts[0], self.control))
             if all(self._begin(part) for part in parts):
                 if self.listeners.on_start is not None:
                     self.listeners.on_start(parts[0])
@@ -246,7 +246,7 @@ class JobRun:
 
 
 @contextmanager
-def told_end(part: Coordinator, control: JobControl) -> Iterator[None]:
+def end_reported(part: Coordinator, control: JobControl) -> Iterator[None]:
     """Record in the event log of a job how its run ended, where no manifest says so.
 
     A driver that was taken over may find that in many ways: by a look at the storage, or by the

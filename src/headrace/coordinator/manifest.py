@@ -149,7 +149,7 @@ def with_progress(task: _T, now: TaskProgress) -> _T:
         expires=now.expires,
         event_deadline=now.event_deadline,
         wall_deadline=now.wall_deadline,
-        held=now.held,
+        watermark_hold_ms=now.watermark_hold_ms,
         waiting=now.waiting,
         swept_ms=now.swept_ms,
     )
@@ -361,7 +361,7 @@ class JobState(msgspec.Struct, frozen=True):
     ``identities`` has the identity of the stream of each input operator, and of each broadcast
     store, which its offsets are of; of what is not in it, as in older states, nothing is known.
     ``standbys`` are the copies of tasks' stores on other hosts; ``hosts`` those that tasks are
-    placed on, or were, by identity, and ``story`` their latest events. ``run`` counts how
+    placed on, or were, by identity, and ``host_events`` their latest events. ``run`` counts how
     often the job was begun without state.
     """
 
@@ -394,7 +394,7 @@ class JobState(msgspec.Struct, frozen=True):
     standbys: Standbys = {}
     run: int = 1
     hosts: Hosts = {}
-    story: tuple[ClusterEvent, ...] = ()
+    host_events: tuple[ClusterEvent, ...] = msgspec.field(default=(), name="story")
     identities: dict[str, str] = {}
 
     def files(self) -> set[str]:
@@ -441,7 +441,7 @@ class Manifest(msgspec.Struct, frozen=True, omit_defaults=True):
     is_half: bool = False
     standbys: Standbys = {}
     hosts: Hosts = {}
-    story: tuple[ClusterEvent, ...] = ()
+    host_events: tuple[ClusterEvent, ...] = msgspec.field(default=(), name="story")
     identities: dict[str, str] = {}
 
 
@@ -542,7 +542,9 @@ def fold(state: JobState | None, manifest: Manifest, digest: str) -> JobState:
         operators=_operators(state, manifest),
         standbys=_standbys(state, manifest) if manifest.standbys else state.standbys,
         hosts=merge_hosts(state.hosts, manifest.hosts) if manifest.hosts else state.hosts,
-        story=recent_events(state.story, manifest.story) if manifest.story else state.story,
+        host_events=recent_events(state.host_events, manifest.host_events)
+        if manifest.host_events
+        else state.host_events,
         identities={**state.identities, **manifest.identities},
     )
 

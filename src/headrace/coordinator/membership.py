@@ -378,7 +378,7 @@ class ClusterMembers:
         self.noted: tuple[ClusterEvent, ...] = ()
         """What has happened that no epoch has committed yet."""
         self._missed: Counter[str] = Counter()
-        self.seats = StickyAssignment()
+        self.sticky = StickyAssignment()
         self.needs_placement = True
         self._looked_s = 0.0
         self._compared: tuple[Hosts, tuple[Slot, ...]] | None = None
@@ -423,9 +423,9 @@ class ClusterMembers:
                     self._say_waiting(state, action)
                 self._clock.sleep(min(POLL_S, max(0.0, action.until_s - self._clock.monotonic())))
         self.slots = self._members.slots
-        self.seats.released()
+        self.sticky.released()
         self._count_gone(state, gone.union(action.lost))
-        self._tell_of(state, action)
+        self._note_events(state, action)
         self.needs_placement = True
         return list(slots)
 
@@ -445,7 +445,7 @@ class ClusterMembers:
             self._event_log.observe(state, self.noted)
             self._event_log.record(WAITING, f"{missing}: {waits}")
 
-    def _tell_of(self, state: JobState, action: PlaceTasks) -> None:
+    def _note_events(self, state: JobState, action: PlaceTasks) -> None:
         addresses = {slot.host: slot.address for slot in action.slots}
         on = _tasks_of(state)
         for host in action.lost:
@@ -477,7 +477,7 @@ class ClusterMembers:
             self._changed, self._away = self._changes(state), drained_hosts(state.hosts)
         missed = dict(self._missed)
         return PlacementContext(
-            self._rules, self.seats, self._changed, self.noted, missed, self._away
+            self._rules, self.sticky, self._changed, self.noted, missed, self._away
         )
 
     def wants(self, placing: EpochPlacement) -> bool:
@@ -513,7 +513,7 @@ class ClusterMembers:
         """Note that an epoch was committed with what had happened by its begin."""
         self.noted = self.noted[len(context.happened) :]
         self._missed.subtract(context.missed)
-        for one in state.story:
+        for one in state.host_events:
             if one.what == EventKind.EMPTY and one.time_ms == state.time_ms:
                 name = _host_name(state.hosts, one.host)
                 self.notify(f"host {name} is drained: nothing is on it any more")

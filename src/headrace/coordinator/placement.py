@@ -361,7 +361,7 @@ def assign_slots(
     slots: Sequence[Slot],
     known: StageTasks,
     *,
-    seats: Mapping[str, int] | None = None,
+    last_slots: Mapping[str, int] | None = None,
     away: Collection[str] = (),
     budget: MoveBudget | None = None,
     others: Sequence[Mapping[int, int]] = (),
@@ -378,7 +378,7 @@ def assign_slots(
         tasks: names, in a fixed order.
         slots: at least one.
         known: where tasks were, and what their state weighs.
-        seats: the slot that each task was in last, where that is known.
+        last_slots: the slot that each task was in last, where that is known.
         away: hosts that are to be empty.
         budget: of moves from hosts that are there; without, as many as it takes.
         others: how many tasks of other stages each slot has; the first decides, then the next.
@@ -393,7 +393,7 @@ def assign_slots(
     placed: dict[int, list[str]] = {}
     for host, numbers in by_host.items():
         mine = sorted(found.tasks[host], key=order.__getitem__)
-        placed.update(_sticky(mine, sorted(numbers), seats or {}, others))
+        placed.update(_sticky(mine, sorted(numbers), last_slots or {}, others))
     hosts = {task: host for host, mine in found.tasks.items() for task in mine}
     return SlotAssignment(placed, hosts, found.moves, found.pending, found.waiting)
 
@@ -405,14 +405,14 @@ def _by_host(loads: Mapping[int, int], slots: Mapping[str, Sequence[int]]) -> di
 def _sticky(
     mine: Sequence[str],
     numbers: Sequence[int],
-    seats: Mapping[str, int],
+    last_slots: Mapping[str, int],
     others: Sequence[Mapping[int, int]],
 ) -> dict[int, list[str]]:
     """Deal the tasks of a host to its slots; one that has a slot keeps it while that is even."""
     if not mine:
         return {}
     few, more = divmod(len(mine), len(numbers))
-    left = [task for task in mine if seats.get(task) not in numbers]
+    left = [task for task in mine if last_slots.get(task) not in numbers]
     if more or left:
         by_load = sorted(numbers, key=lambda n: [other.get(n, 0) for other in others])
     else:
@@ -421,7 +421,7 @@ def _sticky(
         return _in_runs(mine, numbers, few, by_load[:more])
     kept: dict[int, list[str]] = {number: [] for number in by_load}
     for task in mine:
-        number = seats.get(task)
+        number = last_slots.get(task)
         if number not in kept:
             continue
         held = kept[number]

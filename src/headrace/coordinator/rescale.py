@@ -148,7 +148,10 @@ def _moved(
         event_deadline=min(events, default=None),
         wall_deadline=min(walls, default=None),
         host=largest.host,
-        held=min((task.held for task, _ in parts if task.held is not None), default=None),
+        watermark_hold_ms=min(
+            (task.watermark_hold_ms for task, _ in parts if task.watermark_hold_ms is not None),
+            default=None,
+        ),
         waiting=sum(task.waiting for task, _ in parts),
     )
 

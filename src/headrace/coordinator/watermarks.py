@@ -203,14 +203,14 @@ def _meeting(plan: JobPlan) -> list[set[str]]:
     return [sources[stage.index] for stage in plan.stages if stage.keyed]
 
 
-class Held(Protocol):
+class HoldsWatermark(Protocol):
     """What is known of a task whose messages may wait for asynchronous calls."""
 
     @property
-    def held(self) -> int | None: ...  # noqa: D102 - as in ``TaskState``
+    def watermark_hold_ms(self) -> int | None: ...  # noqa: D102 - as in ``TaskState``
 
 
-def passed_on(watermarks: Mapping[str, int], tasks: Mapping[str, Held]) -> dict[str, int]:
+def passed_on(watermarks: Mapping[str, int], tasks: Mapping[str, HoldsWatermark]) -> dict[str, int]:
     """Return the watermark of what each stage sends on.
 
     Args:
@@ -220,8 +220,8 @@ def passed_on(watermarks: Mapping[str, int], tasks: Mapping[str, Held]) -> dict[
     found = dict(watermarks)
     for name, task in tasks.items():
         stage = name.rpartition("/")[0]
-        if task.held is not None and stage in found:
-            found[stage] = min(found[stage], task.held)
+        if task.watermark_hold_ms is not None and stage in found:
+            found[stage] = min(found[stage], task.watermark_hold_ms)
     return found
 
 

@@ -97,12 +97,12 @@ class Stream(
         """
         site, output = user_site(), plain_name(output)
         if isinstance(output, str) and "://" in output:
-            output = sink_at(self._ledger, output, site)
+            output = sink_at(self._diagnostics, output, site)
         elif isinstance(output, str):
-            output = self._ledger.output_of(output, site)
+            output = self._diagnostics.output_of(output, site)
         elif isinstance(output, Sink):
-            output = SinkOutput(self._ledger, output, site)
-            self._ledger.add_sink(output, [])
+            output = SinkOutput(self._diagnostics, output, site)
+            self._diagnostics.add_sink(output, [])
         target = _as_output(output)
 
         def make(chosen: str, wrong: list[str]) -> Operator:
@@ -111,9 +111,9 @@ class Stream(
                     f'send_to takes "name", g.output("name") or a sink; found {shown(output)}'
                 )
                 return SendTo(chosen, (self.name,), site)
-            if target.ledger is not self._ledger:
+            if target.diagnostics is not self._diagnostics:
                 wrong.append(f"output {target.label!r} belongs to another graph")
-            self._ledger.mark_sent(target)
+            self._diagnostics.mark_sent(target)
             if isinstance(target, SinkOutput):
                 parts = (target.sink, target.semantics, target.named, target.address)
                 made = SendToSink(chosen, (self.name,), site, *parts)
@@ -128,8 +128,8 @@ class Stream(
     @property
     def upstream(self) -> JobGraph:
         """The operators that it is made by, each after the ones it reads."""
-        before = self._ledger.before(self.name)
-        return JobGraph(self._ledger.job, tuple(o for o in before if isinstance(o, Operator)))
+        before = self._diagnostics.before(self.name)
+        return JobGraph(self._diagnostics.job, tuple(o for o in before if isinstance(o, Operator)))
 
     def sql(
         self,
@@ -169,7 +169,7 @@ class Stream(
             InvalidInputError: the query has a mistake, or columns are not known; shows where.
         """
         query_stream = plugins.load(plugins.QUERIES, "sql")
-        prefix = name or self._ledger.prefix(f"{self._anchor}.sql")
+        prefix = name or self._diagnostics.prefix(f"{self._anchor}.sql")
         made: Stream
         made, sides = query_stream(
             self, query, prefix, user_site(), options or {}, others, functions
@@ -195,8 +195,8 @@ class Graph:
         ['orders', 'orders.by_customer']
     """
 
-    def __init__(self, ledger: GraphDiagnostics) -> None:
-        self._ledger = ledger
+    def __init__(self, diagnostics: GraphDiagnostics) -> None:
+        self._diagnostics = diagnostics
 
     @renamed_arguments(lateness="out_of_orderness")
     def input(  # noqa: PLR0913, PLR0917 - an input has so many options
@@ -275,7 +275,7 @@ class Graph:
             wrong.append(f"event time: {unknown_column(column, columns.names)}")
         if not isinstance(priority, int) or isinstance(priority, bool):
             wrong.append(f"priority is {priority!r}; expected a whole number")
-        chosen = self._ledger.name(wrong, name, str(plain))
+        chosen = self._diagnostics.name(wrong, name, str(plain))
         site = user_site()
         operator = Input(
             chosen,
@@ -296,8 +296,8 @@ class Graph:
             takes=schema if is_record(schema) else None,
             address=address,
         )
-        self._ledger.add(with_on_error(wrong, operator, on_error), wrong)
-        return Stream(self._ledger, chosen, None, chosen)
+        self._diagnostics.add(with_on_error(wrong, operator, on_error), wrong)
+        return Stream(self._diagnostics, chosen, None, chosen)
 
     def input_dataframe(
         self,
@@ -326,7 +326,7 @@ class Graph:
                 ``time=`` rows are sorted by it: those of a batch DataFrame all, of a streaming one
                 within a batch.
         """
-        stream = self.input(frame_stream(self._ledger.job, str(name)), name=name, **options)
+        stream = self.input(frame_stream(self._diagnostics.job, str(name)), name=name, **options)
         wrong: list[str] = []
         given: Any = frame
         keys = (key,) if isinstance(key, str) else tuple(key)
@@ -338,8 +338,8 @@ class Graph:
         if partitions is not None and (not isinstance(partitions, int) or partitions < 1):
             wrong.append(f"partitions is {partitions!r}; expected a number above zero")
         for text in wrong:
-            self._ledger.report(f"operator {name!r}", user_site(), text)
-        self._ledger.amend(str(name), frame=FrameSource(frame, keys, partitions))
+            self._diagnostics.report(f"operator {name!r}", user_site(), text)
+        self._diagnostics.amend(str(name), frame=FrameSource(frame, keys, partitions))
         return stream
 
     def table(
@@ -384,9 +384,9 @@ class Graph:
         if isinstance(stream, str) and "://" in stream:
             if partitions is not None:
                 wrong.append("partitions= is for streams; say it in the address: ?partitions=")
-            return sink_at(self._ledger, stream, user_site(), chosen, wrong)
-        output = Output(self._ledger, stream, partitions, user_site(), chosen)
-        self._ledger.add_output(output, wrong)
+            return sink_at(self._diagnostics, stream, user_site(), chosen, wrong)
+        output = Output(self._diagnostics, stream, partitions, user_site(), chosen)
+        self._diagnostics.add_output(output, wrong)
         return output
 
     def output_sink(self, sink: Sink, semantics: str | None = None) -> SinkOutput:
@@ -400,8 +400,8 @@ class Graph:
         """
         wrong: list[str] = []
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
-        output = SinkOutput(self._ledger, sink, user_site(), chosen)
-        self._ledger.add_sink(output, wrong)
+        output = SinkOutput(self._diagnostics, sink, user_site(), chosen)
+        self._diagnostics.add_sink(output, wrong)
         return output
 
     @renamed_arguments(grace="allowed_lateness")
@@ -444,8 +444,8 @@ class Graph:
         by = (sort_by,) if isinstance(sort_by, str) else tuple(dict.fromkeys(sort_by))
         chosen = attempt(wrong, lambda: read_semantics(semantics, "semantics"), None)
         table = DailyTable(name, time, by, late, allowed_lateness, retention, format)
-        output = SinkOutput(self._ledger, table, user_site(), chosen)
-        self._ledger.add_sink(output, wrong)
+        output = SinkOutput(self._diagnostics, table, user_site(), chosen)
+        self._diagnostics.add_sink(output, wrong)
         return output
 
     def process(
@@ -554,9 +554,9 @@ class Job:
         Raises:
             GraphError: every mistake of the graph, each with its operator and the user's line.
         """
-        ledger = GraphDiagnostics(self.name)
+        diagnostics = GraphDiagnostics(self.name)
         if (mistake := name_mistake(self.name, "a job")) is not None:
-            ledger.report("job", self.site, mistake)
+            diagnostics.report("job", self.site, mistake)
         wrong: list[str] = []
         state = attempt(
             wrong, lambda: read_semantics(self.state_semantics, "state_semantics"), None
@@ -565,21 +565,23 @@ class Job:
             wrong, lambda: read_semantics(self.output_semantics, "output_semantics"), None
         )
         for text in wrong:
-            ledger.report("job", self.site, text)
+            diagnostics.report("job", self.site, text)
         if (mistake := call_mistake(self.function, ("g",))) is not None:
-            ledger.report(f"function of job {self.name!r}", self.site, mistake)
-            raise GraphError(self.name, ledger.mistakes)
+            diagnostics.report(f"function of job {self.name!r}", self.site, mistake)
+            raise GraphError(self.name, diagnostics.mistakes)
         try:
-            self.function(Graph(ledger))
+            self.function(Graph(diagnostics))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            ledger.report("the job's function failed", failure_site(error, self.site), text)
-            raise GraphError(self.name, ledger.mistakes) from error
-        built = ledger.finish()
-        if not built.operators and not ledger.mistakes:
-            ledger.report("job", self.site, "its function builds nothing; begin with g.input(...)")
-        if ledger.mistakes:
-            raise GraphError(self.name, ledger.mistakes)
+            diagnostics.report("the job's function failed", failure_site(error, self.site), text)
+            raise GraphError(self.name, diagnostics.mistakes) from error
+        built = diagnostics.finish()
+        if not built.operators and not diagnostics.mistakes:
+            diagnostics.report(
+                "job", self.site, "its function builds nothing; begin with g.input(...)"
+            )
+        if diagnostics.mistakes:
+            raise GraphError(self.name, diagnostics.mistakes)
         built = replace(built, state_semantics=state, output_semantics=output)
         return with_suffixed_outputs(built, self.apart) if self.apart else built
 

@@ -50,7 +50,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 class Output:
     """A stream that ``send_to`` appends to; made by ``Graph.output``."""
 
-    ledger: GraphDiagnostics
+    diagnostics: GraphDiagnostics
     stream: str
     partitions: int | None
     site: Site
@@ -66,7 +66,7 @@ class Output:
 class SinkOutput:
     """A sink that ``send_to`` sends to; made by ``Graph.output_sink``."""
 
-    ledger: GraphDiagnostics
+    diagnostics: GraphDiagnostics
     sink: Sink
     site: Site
     semantics: Semantics | None = None
@@ -569,7 +569,7 @@ def carrier_mistakes(address: str) -> list[str]:
 
 
 def sink_at(
-    ledger: GraphDiagnostics,
+    diagnostics: GraphDiagnostics,
     address: str,
     site: Site,
     semantics: Semantics | None = None,
@@ -579,10 +579,10 @@ def sink_at(
     found = list(wrong)
     named = at_address(found, address, "an output")
     sink: Any = None if found else plugins.load(plugins.LOGS, scheme_of(address)).sink(address)
-    output = SinkOutput(ledger, sink, site, semantics, named, address)
+    output = SinkOutput(diagnostics, sink, site, semantics, named, address)
     if found:
         for text in found:
-            ledger.report(f"output {without_login(address)!r}", site, text)
+            diagnostics.report(f"output {without_login(address)!r}", site, text)
     else:
-        ledger.add_sink(output, [])
+        diagnostics.add_sink(output, [])
     return output

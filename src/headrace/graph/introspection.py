@@ -81,6 +81,8 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, 
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        name = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             given: dict[str, Any] = kwargs
@@ -88,11 +90,10 @@ def renamed_arguments(**renamed: str) -> Callable[[Callable[P, R]], Callable[P, 
                 if old not in given:
                     continue
                 if new in given:
-                    raise TypeError(f"{function.__name__}: {old}= is {new}= now; give it once")
+                    raise TypeError(f"{name}: {old}= is {new}= now; give it once")
                 frame = user_frame()
                 warnings.warn_explicit(
-                    f"{function.__name__}: {old}= is {new}= now; the old name works for one more "
-                    "release",
+                    f"{name}: {old}= is {new}= now; the old name works for one more release",
                     DeprecationWarning,
                     "" if frame is None else frame.f_code.co_filename,
                     0 if frame is None else frame.f_lineno,

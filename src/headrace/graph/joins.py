@@ -219,7 +219,7 @@ class Table(Generic[S]):
         site = user_site()
         mine = self.kept()
         wrong_other = table_mistake(mine, other)
-        is_ours = _is_of(other, mine._ledger)  # noqa: SLF001 - its stream
+        is_ours = _is_of(other, mine._diagnostics)  # noqa: SLF001 - its stream
         theirs = other.kept().name if is_ours else mine.name
 
         def make(chosen: str, wrong: list[str]) -> Operator:
@@ -238,7 +238,7 @@ class Table(Generic[S]):
 
 def keep_table(rows: S, history: Duration | None, name: str | None) -> S:
     """Add the operator that keeps the last row of each key."""
-    site, ledger = user_site(), rows._ledger  # noqa: SLF001 - its stream
+    site, diagnostics = user_site(), rows._diagnostics  # noqa: SLF001 - its stream
 
     def make(chosen: str, wrong: list[str]) -> Operator:
         if not rows.keys:
@@ -246,7 +246,7 @@ def keep_table(rows: S, history: Duration | None, name: str | None) -> S:
         history_ms = None
         if history is not None:
             history_ms = attempt(wrong, lambda: duration_ms(history, "history", least=0), None)
-        ledger.claim_stores(wrong, chosen, [chosen])
+        diagnostics.claim_stores(wrong, chosen, [chosen])
         spec = StoreSpec(chosen, COLUMNAR)
         return KeepTable(chosen, (rows.name,), site, spec, history_ms=history_ms)
 
@@ -258,7 +258,7 @@ def table_mistake(rows: StreamBase, other: object) -> str | None:
     if not isinstance(other, Table):
         return f"join takes a table: give it .table(); found {shown(other)}"
     theirs = other.kept()
-    if theirs._ledger is not rows._ledger:  # noqa: SLF001 - of the same family
+    if theirs._diagnostics is not rows._diagnostics:  # noqa: SLF001 - of the same family
         return f"table {theirs.name!r} belongs to another graph"
     if theirs.name == rows.name:
         return f"table {theirs.name!r} is joined with itself"
@@ -272,9 +272,9 @@ def table_mistake(rows: StreamBase, other: object) -> str | None:
     return None
 
 
-def _is_of(table: object, ledger: object) -> bool:
+def _is_of(table: object, diagnostics: object) -> bool:
     """Say whether something is a table of a graph."""
-    return isinstance(table, Table) and table.kept()._ledger is ledger  # noqa: SLF001 - its stream
+    return isinstance(table, Table) and table.kept()._diagnostics is diagnostics  # noqa: SLF001 - its stream
 
 
 def join_with_table(
@@ -300,9 +300,9 @@ def join_with_table(
         name: of the operator.
         is_plain: whether nothing was given that is for two streams only.
     """
-    site, ledger = user_site(), rows._ledger  # noqa: SLF001 - its stream
+    site, diagnostics = user_site(), rows._diagnostics  # noqa: SLF001 - its stream
     mistake = table_mistake(rows, table)
-    kept = table.kept().name if _is_of(table, ledger) else rows.name
+    kept = table.kept().name if _is_of(table, diagnostics) else rows.name
 
     def make(chosen: str, wrong: list[str]) -> Operator:
         if how not in JOIN_WAYS:
@@ -324,7 +324,7 @@ def join_with_table(
             )
         waiting = None
         if as_of == EVENT:
-            ledger.claim_stores(wrong, chosen, [chosen])
+            diagnostics.claim_stores(wrong, chosen, [chosen])
             waiting = StoreSpec(chosen, COLUMNAR)
         taken = taken_columns(columns)
         inputs = (rows.name, kept)
@@ -405,7 +405,7 @@ class JoinTransforms(StreamBase):
             if not isinstance(given, StreamBase):
                 wrong.append(f"join takes a stream; found {shown(other)}")
                 return JoinStreams(chosen, (self.name, self.name), site)
-            if other._ledger is not self._ledger:  # noqa: SLF001 - of the same class
+            if other._diagnostics is not self._diagnostics:  # noqa: SLF001 - of the same class
                 wrong.append(f"stream {other.name!r} belongs to another graph")
             elif mistake := keys_mistake(self.name, self.keys, other.name, other.keys):
                 wrong.append(mistake)
@@ -414,7 +414,7 @@ class JoinTransforms(StreamBase):
             reach = JoinBounds(within, before, after, window, allowed_lateness).checked(wrong)
             checked_ways(wrong, how, late, suffix)
             stores = joined_stores(chosen, reach)
-            self._ledger.claim_stores(wrong, chosen, [spec.name for spec in stores])
+            self._diagnostics.claim_stores(wrong, chosen, [spec.name for spec in stores])
             taken = taken_columns(columns)
             inputs = (self.name, other.name)
             return JoinStreams(chosen, inputs, site, reach, how, late, taken, suffix, stores)
@@ -455,7 +455,7 @@ class JoinTransforms(StreamBase):
             if spec is None:
                 wrong.append(f"join_table takes hr.broadcast(...); found {shown(table)}")
                 return JoinTable(chosen, (self.name,), site)
-            self._ledger.claim_table(wrong, spec)
+            self._diagnostics.claim_table(wrong, spec)
             if how not in JOIN_WAYS:
                 wrong.append(f"join_table(how={how!r}); expected one of {JOIN_WAYS}")
             by = join_columns(wrong, spec, on)

@@ -174,7 +174,7 @@ class KeyedTransforms(StreamBase):
             wrong += early
             kept = checked_aggregates(wrong, "aggregate", found, self.keys, taken)
             check_kind(wrong, chosen, store, TABLE_KINDS)
-            self._ledger.claim_stores(wrong, chosen, [chosen])
+            self._diagnostics.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store, ttl_ms=ttl_ms)
             return RunningAggregate(chosen, (self.name,), site, kept, every_ms, spec)
 
@@ -217,7 +217,7 @@ class KeyedTransforms(StreamBase):
             wrong += early
             kept = checked_aggregates(wrong, "window", found, self.keys, taken)
             check_kind(wrong, chosen, store, TABLE_KINDS)
-            self._ledger.claim_stores(wrong, chosen, [chosen])
+            self._diagnostics.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, store)
             return WindowAggregate(chosen, (self.name,), site, shape, kept, spec)
 
@@ -251,7 +251,7 @@ class KeyedTransforms(StreamBase):
         def make(chosen: str, wrong: list[str]) -> Operator:
             ids = checked_ids(wrong, columns, self.keys)
             within_ms, kept_ms = checked_retention(wrong, within, ttl)
-            self._ledger.claim_stores(wrong, chosen, [chosen])
+            self._diagnostics.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, COLUMNAR, ttl_ms=kept_ms)
             return Deduplicate(chosen, (self.name,), site, ids, within_ms, spec)
 
@@ -280,7 +280,7 @@ class OrderTransforms(StreamBase):
                 wrong.append("in_order keeps rows by their key: put partition_by before it")
             if late not in LATE_WAYS:
                 wrong.append(f"in_order(late={late!r}); expected one of {LATE_WAYS}")
-            self._ledger.claim_stores(wrong, chosen, [chosen])
+            self._diagnostics.claim_stores(wrong, chosen, [chosen])
             spec = StoreSpec(chosen, COLUMNAR, ttl_ms=1)
             return InOrder(chosen, (self.name,), site, late, spec)
 
@@ -347,9 +347,9 @@ class ProcessTransforms(StreamBase):
                     wrong.append("process keeps state for each key: put partition_by before it")
                 kind = attempt(wrong, lambda: state_type(factory, "begin", user_names()), Any)
                 specs = with_state(specs, chosen, kind)
-            self._ledger.claim_stores(wrong, chosen, [spec.name for spec in specs])
+            self._diagnostics.claim_stores(wrong, chosen, [spec.name for spec in specs])
             for table in tables:
-                self._ledger.claim_table(wrong, table)
+                self._diagnostics.claim_table(wrong, table)
             schema = None
             if returns is not None:
                 schema = attempt(wrong, lambda: to_schema(returns), None)
@@ -391,9 +391,9 @@ class ProcessTransforms(StreamBase):
             inputs = self._several(wrong, streams)
             wrong += multi_input_mistakes(factory, list(streams))
             specs, tables = checked_stores(wrong, stores, self.keys)
-            self._ledger.claim_stores(wrong, chosen, [spec.name for spec in specs])
+            self._diagnostics.claim_stores(wrong, chosen, [spec.name for spec in specs])
             for table in tables:
-                self._ledger.claim_table(wrong, table)
+                self._diagnostics.claim_table(wrong, table)
             schema = None
             if returns is not None:
                 schema = attempt(wrong, lambda: to_schema(returns), None)
@@ -414,7 +414,7 @@ class ProcessTransforms(StreamBase):
             if not isinstance(stream, StreamBase):
                 wrong.append(f"process of several streams takes streams; found {shown(stream)}")
                 continue
-            if stream._ledger is not self._ledger:  # noqa: SLF001 - of the same class
+            if stream._diagnostics is not self._diagnostics:  # noqa: SLF001 - of the same class
                 wrong.append(f"stream {stream.name!r} belongs to another graph")
             elif stream.name in found:
                 wrong.append(f"stream {stream.name!r} is given twice")
@@ -490,7 +490,7 @@ class MonoidTransforms(StreamBase):
 
         def keep(chosen: str, mistakes: list[str]) -> Operator:
             check_kind(mistakes, chosen, store, TABLE_KINDS)
-            self._ledger.claim_stores(mistakes, chosen, [chosen])
+            self._diagnostics.claim_stores(mistakes, chosen, [chosen])
             spec = StoreSpec(chosen, store)
             return RunningAggregate(chosen, (keyed.name,), site, ((VALUE, total),), every_ms, spec)
 

@@ -6,8 +6,9 @@ store of kind ``remote`` is reached: plain data that a job declares.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -159,9 +160,10 @@ class Remote:
         cache: how old a cached value can be; ``"0s"``: nothing is cached between epochs.
         cache_bytes: size of the keys and encoded values that one task caches.
         timeout: of one round trip.
-        patience: how long to retry an unreachable server, with new connections.
+        retry_timeout: how long to retry an unreachable server, with new connections.
         in_flight: open commands of one task at the same time.
         batch_keys: keys of one command.
+        patience: the former name of ``retry_timeout``; deprecated.
     """
 
     url: str | None = None
@@ -171,13 +173,21 @@ class Remote:
     cache: Duration = "1s"
     cache_bytes: int = 16 << 20
     timeout: Duration = "2s"
-    patience: Duration = "30s"
+    retry_timeout: Duration = "30s"
     in_flight: int = 64
     batch_keys: int = 512
+    patience: InitVar[Duration | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, patience: Duration | None) -> None:
         """Keep a password that the address has out of what is shown and of the plan's file."""
         object.__setattr__(self, "url", SecretText.of(self.url))
+        if patience is not None:
+            warnings.warn(
+                "Remote: patience= is retry_timeout= now; the old name works for one more release",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+            object.__setattr__(self, "retry_timeout", patience)
 
     @property
     def scheme(self) -> str:
@@ -201,7 +211,7 @@ class Remote:
             for name, bound in least.items()
             if getattr(self, name) < bound
         ]
-        for name, bound in {"cache": 0, "timeout": 1, "patience": 0}.items():
+        for name, bound in {"cache": 0, "timeout": 1, "retry_timeout": 0}.items():
             try:
                 duration_ms(getattr(self, name), name, least=bound)
             except ValueError as error:

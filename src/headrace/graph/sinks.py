@@ -7,6 +7,7 @@ epoch once. ``DailyTable`` is the sink of ``Graph.output_table``: a partition fo
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ class Receiver(ABC):
         return False
 
     def held(self, files: Sequence[Prepared]) -> pa.Table:
-        """Return its rows of the keys in prepared files; for sinks with ``tells_rows``.
+        """Return its rows of the keys in prepared files; for sinks with ``reports_rows``.
 
         Called while the job sends nothing, for a merge function that chooses between these and the
         rows of a backfill.
@@ -177,9 +178,18 @@ class Sink(ABC):
         return ()
 
     @property
-    def tells_rows(self) -> bool:
+    def reports_rows(self) -> bool:
         """Return whether its receiver can return the rows of given keys; see ``Receiver.held``."""
-        return False
+        former = getattr(self, "tells_rows", None)
+        if former is None:
+            return False
+        warnings.warn(
+            f"{type(self).__name__}.tells_rows is reports_rows now; the old name works for one "
+            "more release",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return bool(former)
 
     def beneath(self) -> Self:
         """Return the sink for the results of a backfill, after those of the live job.

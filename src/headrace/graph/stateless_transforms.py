@@ -104,14 +104,14 @@ class StreamBase:
     """What leaves one operator.
 
     Args:
-        ledger: of the graph.
+        diagnostics: of the graph.
         name: of the operator.
         keys: columns that it is partitioned by, if it is.
         anchor: what the names of stateful operators after it begin with.
     """
 
-    def __init__(self, ledger: GraphDiagnostics, name: str, keys: Keys, anchor: str) -> None:
-        self._ledger = ledger
+    def __init__(self, diagnostics: GraphDiagnostics, name: str, keys: Keys, anchor: str) -> None:
+        self._diagnostics = diagnostics
         self.name = name
         self.keys = keys
         self._anchor = anchor
@@ -120,11 +120,11 @@ class StreamBase:
     def __repr__(self) -> str:
         """Return the name of its operator, and its key."""
         keys = f" by ({', '.join(self.keys)})" if self.keys else ""
-        return f"<stream {self.name!r}{keys} of job {self._ledger.job!r}>"
+        return f"<stream {self.name!r}{keys} of job {self._diagnostics.job!r}>"
 
     def _repr_html_(self) -> str:
         """Return what it is made by, drawn, for notebooks."""
-        return drawn(self._ledger.before(self.name), repr(self)[1:-1])
+        return drawn(self._diagnostics.before(self.name), repr(self)[1:-1])
 
     if not TYPE_CHECKING:  # type checkers are to find what is not there
 
@@ -156,7 +156,7 @@ class StreamBase:
         wrong: list[str] = []
         holds_state = kind in _STATEFUL or kind.startswith(BY)
         before = self._anchor if holds_state else self.name
-        chosen = self._ledger.name(wrong, name, f"{before}.{kind}")
+        chosen = self._diagnostics.name(wrong, name, f"{before}.{kind}")
         anchor = chosen if holds_state else self._anchor
         operator = with_on_error(wrong, with_message_class(wrong, make(chosen, wrong)), on_error)
         declared = checked_sides(wrong, sides)
@@ -164,8 +164,8 @@ class StreamBase:
             operator = replace(operator, sides=tuple(declared.items()))
         elif sides is not None:
             wrong.append("sides= is for functions: an expression makes one message of each")
-        self._ledger.add(operator, wrong)
-        made = type(self)(self._ledger, chosen, keys, anchor)
+        self._diagnostics.add(operator, wrong)
+        made = type(self)(self._diagnostics, chosen, keys, anchor)
         sides_of, port = made._sides, made._port  # noqa: SLF001 - of the same class
         sides_of |= {side: port(side, operator.site, own) for side, own in declared.items()}
         return made
@@ -173,9 +173,9 @@ class StreamBase:
     def _port(self, port: str, site: Site, columns: pa.Schema | None = None) -> Self:
         """Add a stream that this one's operator has beside its main one."""
         wrong: list[str] = []
-        chosen = self._ledger.name(wrong, None, f"{self.name}.{port}")
-        self._ledger.add(Port(chosen, (self.name,), site, port=port, returns=columns), wrong)
-        return type(self)(self._ledger, chosen, self.keys, f"{self._anchor}.{port}")
+        chosen = self._diagnostics.name(wrong, None, f"{self.name}.{port}")
+        self._diagnostics.add(Port(chosen, (self.name,), site, port=port, returns=columns), wrong)
+        return type(self)(self._diagnostics, chosen, self.keys, f"{self._anchor}.{port}")
 
 
 class RowTransforms(StreamBase):
@@ -211,7 +211,7 @@ class RowTransforms(StreamBase):
                 schema = returned(wrong, "map", function, returns)
                 columns = checked_function(wrong, "map", function, uses)
                 return MapMessages(chosen, (self.name,), site, function, schema, uses=columns)
-            _check_untold(wrong, returns, uses)
+            _check_undeclared(wrong, returns, uses)
             good = _expressions(wrong, "map", what)
             return Select(chosen, (self.name,), site, good, tuple(map(str, good)))
 
@@ -244,7 +244,7 @@ class RowTransforms(StreamBase):
 
         def make(chosen: str, wrong: list[str]) -> Operator:
             if len(what) > 1 or isinstance(what[0] if what else None, pl.Expr):
-                _check_untold(wrong, returns, uses)
+                _check_undeclared(wrong, returns, uses)
                 good = _expressions(wrong, "flat_map", what)
                 return Explode(chosen, (self.name,), site, good, tuple(map(str, good)))
             function: Any = what[0] if what else None
@@ -520,7 +520,7 @@ def _columns(
     return tuple(part for part in parts if isinstance(part, pl.Expr))
 
 
-def _check_untold(wrong: list[str], returns: Any, uses: Any) -> None:
+def _check_undeclared(wrong: list[str], returns: Any, uses: Any) -> None:
     if returns is not None or uses is not None:
         wrong.append("returns= and uses= are for functions; those of expressions are known")
 
@@ -595,7 +595,7 @@ class RoutingTransforms(StreamBase):
 
     def _mistaken(self, operator: str, text: str) -> Self:
         """Take a mistake about an operator, and continue with this stream."""
-        self._ledger.report(f"operator {operator!r}", user_site(), text)
+        self._diagnostics.report(f"operator {operator!r}", user_site(), text)
         return self
 
     def merge(self, *others: Self, name: str | None = None) -> Self:
@@ -642,7 +642,7 @@ class RoutingTransforms(StreamBase):
     def _merge_mistake(self, kind: str, other: object, names: Sequence[str]) -> str | None:
         if not isinstance(other, StreamBase):
             return f"{kind} takes streams; found {shown(other)}"
-        if other._ledger is not self._ledger:  # noqa: SLF001 - of the same class
+        if other._diagnostics is not self._diagnostics:  # noqa: SLF001 - of the same class
             return f"stream {other.name!r} belongs to another graph"
         if other.name in names:
             return f"stream {other.name!r} is merged with itself"

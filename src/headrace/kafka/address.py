@@ -117,7 +117,7 @@ class TopicAddress:
         return f"{self.topic}-value"
 
     @property
-    def patience_s(self) -> float:
+    def answer_timeout_s(self) -> float:
         """How long an answer may take that is no message: ``socket.timeout.ms``."""
         given = dict(self.client).get("socket.timeout.ms", "")
         return int(given) / 1000 if given.isdigit() else ASK_S

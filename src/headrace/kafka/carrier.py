@@ -39,10 +39,10 @@ from headrace.kafka.clients import (
     error_of,
     is_unknown,
     library,
+    library_error,
+    library_errors,
     made,
     name_of,
-    telling,
-    told,
 )
 from headrace.kafka.direct import NEVER
 from headrace.kafka.topic_log import POLL_S, SILENT_S, TopicLog, describe
@@ -189,7 +189,7 @@ class FrameLog(TopicLog):
         """Return the last messages below the ends, of partitions that are read from some offset."""
         kind, found, over = library().KafkaError, {}, set[int]()
         deadline = Deadline(self._clock, SILENT_S)
-        with telling(self._address):
+        with library_errors(self._address):
             consumer.assign(
                 [library().TopicPartition(self._address.topic, *one) for one in starts.items()]
             )
@@ -251,7 +251,7 @@ class TopicCarrier(DelegatedLog, CarrierLog):
         self.spec, self._address, self._clock = spec, address, SystemClock()
         self._topic_id, _, self._stream = identity.rpartition("/")
         self._log = FrameLog(spec, address, self._stream)
-        self._wait_s = address.patience_s
+        self._wait_s = address.answer_timeout_s
         self._lock = threading.RLock()
         self._producer: Any = None
         self._session: object = None
@@ -395,12 +395,12 @@ class TopicCarrier(DelegatedLog, CarrierLog):
         except (library().KafkaException, NoAnswerError) as error:
             failed = [library().KafkaException(one) for one in self._failed]
             self._drop()
-            raise self._told([error, *failed]) from error
+            raise self._error_for([error, *failed]) from error
         except HeadraceError:
             self._drop()
             raise
 
-    def _told(self, errors: Sequence[Exception]) -> HeadraceError:
+    def _error_for(self, errors: Sequence[Exception]) -> HeadraceError:
         """Say what failed: whether it passes, or a person has to fix it."""
         for one in errors:
             if name_of(one) in NEVER:
@@ -408,7 +408,7 @@ class TopicCarrier(DelegatedLog, CarrierLog):
                     f"{self._address.at} refuses what is sent: {error_of(one).str()}; the epoch is "
                     "committed and waits: change the topic, and start the job again"
                 )
-        found = told(errors[-1] if len(errors) > 1 else errors[0], self._address)
+        found = library_error(errors[-1] if len(errors) > 1 else errors[0], self._address)
         if isinstance(found, LogAwayError):
             CLIENTS.renew(self._address)
         return found
@@ -570,7 +570,9 @@ def made_topic(spec: StreamSpec, address: TopicAddress) -> str:
     new = admin_library().NewTopic(address.topic, spec.partitions, -1, config=TOPIC_SETTINGS)
 
     def ask() -> bool:
-        asked = CLIENTS.admin(address).create_topics([new], request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).create_topics(
+            [new], request_timeout=address.answer_timeout_s
+        )
         try:
             asked[address.topic].result()
         except library().KafkaException as error:
@@ -596,13 +598,13 @@ def made_topic(spec: StreamSpec, address: TopicAddress) -> str:
 
 def _known_topic(address: TopicAddress, clock: Clock) -> Any:
     """Return a topic once brokers know that it was created, and who leads its partitions."""
-    deadline = Deadline(clock, address.patience_s)
+    deadline = Deadline(clock, address.answer_timeout_s)
     while True:
-        with telling(address):
+        with library_errors(address):
             topics = library().TopicCollection([address.topic])
             admin = CLIENTS.admin(address)
             try:
-                asked = admin.describe_topics(topics, request_timeout=address.patience_s)
+                asked = admin.describe_topics(topics, request_timeout=address.answer_timeout_s)
                 found = asked[address.topic].result()
             except library().KafkaException as error:
                 if not is_unknown(error) or deadline.expired:
@@ -624,11 +626,13 @@ def check_topic(spec: StreamSpec, address: TopicAddress, topic: Any, clock: Cloc
     place = parts.ConfigResource(parts.ResourceType.TOPIC, address.topic)
 
     def ask() -> dict[str, str]:
-        asked = CLIENTS.admin(address).describe_configs([place], request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).describe_configs(
+            [place], request_timeout=address.answer_timeout_s
+        )
         return {name: str(one.value) for name, one in asked[place].result().items()}
 
     def settled() -> dict[str, str]:
-        deadline = Deadline(clock, address.patience_s)
+        deadline = Deadline(clock, address.answer_timeout_s)
         while True:
             try:
                 return ask()
@@ -665,7 +669,9 @@ def delete_topic(address: TopicAddress, identity: str) -> None:
 
     def found() -> Any:
         topics = library().TopicCollection([address.topic])
-        asked = CLIENTS.admin(address).describe_topics(topics, request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).describe_topics(
+            topics, request_timeout=address.answer_timeout_s
+        )
         try:
             return asked[address.topic].result()
         except library().KafkaException as error:
@@ -679,7 +685,7 @@ def delete_topic(address: TopicAddress, identity: str) -> None:
             return True
         admin = CLIENTS.admin(address)
         try:
-            admin.delete_topics([address.topic], request_timeout=address.patience_s)[
+            admin.delete_topics([address.topic], request_timeout=address.answer_timeout_s)[
                 address.topic
             ].result()
         except library().KafkaException as error:
@@ -688,6 +694,6 @@ def delete_topic(address: TopicAddress, identity: str) -> None:
         return False
 
     CLIENTS.forget(address)
-    deadline = Deadline(clock, address.patience_s)
+    deadline = Deadline(clock, address.answer_timeout_s)
     while not answered(address, ask, clock) and not deadline.expired:
         clock.sleep(MOVING_S)

@@ -105,7 +105,7 @@ def refusal(error: Exception, address: TopicAddress) -> InvalidInputError | None
     return None
 
 
-def told(error: Exception, address: TopicAddress) -> HeadraceError:
+def library_error(error: Exception, address: TopicAddress) -> HeadraceError:
     """Return the error for an exception of the library while a topic is read."""
     return refusal(error, address) or LogAwayError(
         f"{address.at} does not answer: {_text(error)}; check that its brokers run: the job "
@@ -126,12 +126,12 @@ def _is_refusal(error: Any) -> bool:
 
 
 @contextmanager
-def telling(address: TopicAddress) -> Iterator[None]:
+def library_errors(address: TopicAddress) -> Iterator[None]:
     """Raise exceptions of the library as errors of Headrace."""
     try:
         yield
     except library().KafkaException as error:
-        failure = told(error, address)
+        failure = library_error(error, address)
         if isinstance(failure, LogAwayError):
             CLIENTS.renew(address)
         raise failure from error
@@ -147,13 +147,13 @@ def answered(address: TopicAddress, ask: Callable[[], _Answer], clock: Clock) ->
         InvalidInputError: they refuse.
         LogAwayError: there is none.
     """
-    with telling(address):
+    with library_errors(address):
         return asked_again(address, ask, clock)
 
 
 def asked_again(address: TopicAddress, ask: Callable[[], _Answer], clock: Clock) -> _Answer:
     """Do the same, and raise what the library raises."""
-    deadline = Deadline(clock, address.patience_s)
+    deadline = Deadline(clock, address.answer_timeout_s)
     while True:
         try:
             return ask()
@@ -253,7 +253,7 @@ class PartitionReader:
         if self._position == offset:
             return
         self.held, self._position = [], offset
-        with telling(self.address):
+        with library_errors(self.address):
             place = library().TopicPartition(self.address.topic, self.partition, offset)
             self._consumer.assign([place])
 
@@ -268,7 +268,7 @@ class PartitionReader:
             found, self.held = self.held[:most], self.held[most:]
             return found
         # With a timeout, it waits for all of them, and where transactions end there are fewer.
-        with telling(self.address):
+        with library_errors(self.address):
             found = self._there(most)
             if not found:
                 found = list(self._consumer.consume(1, timeout_s))
@@ -345,7 +345,7 @@ class KafkaClients:
         """
         settings = address.settings()
         own = {
-            "message.timeout.ms": str(int(2000 * address.patience_s)),
+            "message.timeout.ms": str(int(2000 * address.answer_timeout_s)),
             **settings,
             "enable.idempotence": "true",
             "partitioner": "murmur2_random",

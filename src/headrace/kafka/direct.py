@@ -29,7 +29,7 @@ NEVER = frozenset(
 """Answers of brokers that stay the same however often a message is sent."""
 
 POLL_S = 0.1
-TIMES_PATIENCE = 3
+TIMES_ANSWER = 3
 """How many times as long as for another answer a slot waits for its messages."""
 
 
@@ -56,7 +56,7 @@ def send_now(address: TopicAddress, batches: Sequence[pa.RecordBatch], most_byte
         if error is not None:
             failed.append(error)
 
-    deadline = Deadline(SystemClock(), TIMES_PATIENCE * address.patience_s)
+    deadline = Deadline(SystemClock(), TIMES_ANSWER * address.answer_timeout_s)
     for batch in batches:
         for row in batch.to_pylist():
             time = {} if row["time"] is None else {"timestamp": row["time"]}
@@ -82,11 +82,11 @@ def send_now(address: TopicAddress, batches: Sequence[pa.RecordBatch], most_byte
             raise _away(address, "messages were not taken in time")
         producer.poll(POLL_S)
     if failed:
-        raise _told(address, library().KafkaException(failed[0]))
+        raise _error_for(address, library().KafkaException(failed[0]))
     return sent
 
 
-def _told(address: TopicAddress, error: Exception) -> Exception:
+def _error_for(address: TopicAddress, error: Exception) -> Exception:
     CLIENTS.renew(address)
     if (found := refusal(error, address)) is not None:
         return found

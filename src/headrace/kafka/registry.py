@@ -52,7 +52,7 @@ def registry_of(address: TopicAddress) -> SchemaRegistry:
         InvalidInputError: its client is not installed, or a setting is refused.
     """
     settings = address.registry()
-    key = (os.getpid(), address.patience_s, tuple(sorted(settings.items())))
+    key = (os.getpid(), address.answer_timeout_s, tuple(sorted(settings.items())))
     if key not in _CLIENTS:
         _CLIENTS[key] = SchemaRegistry(address, settings)
     return _CLIENTS[key]
@@ -76,7 +76,7 @@ class SchemaRegistry:
         self._library: Any = extras.load("confluent_kafka.schema_registry", use)
         self._errors: Any = extras.load("httpx2", use)
         try:
-            own = {"max.retries": 1, "timeout": address.patience_s}
+            own = {"max.retries": 1, "timeout": address.answer_timeout_s}
             self._client = self._library.SchemaRegistryClient({**own, **settings})
         except (ValueError, TypeError, OSError) as error:
             raise InvalidInputError(
@@ -132,13 +132,13 @@ class SchemaRegistry:
 
     def _asked(self, ask: Callable[[], Any], subject: str = "") -> Any:
         try:
-            with self._telling(subject):
+            with self._library_errors(subject):
                 return ask()
         except LookupError:
             return None
 
     @contextmanager
-    def _telling(self, subject: str) -> Iterator[None]:
+    def _library_errors(self, subject: str) -> Iterator[None]:
         where = f"{self._topic}: the schema registry at {self.url}"
         try:
             yield

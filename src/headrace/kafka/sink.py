@@ -279,7 +279,7 @@ class TransactionalReceiver(Receiver):
 
     def __init__(self, sink: KafkaSink, site: SinkSite, share: int | None = None) -> None:
         self._sink, self._address, self._site = sink, sink.topic, site
-        self._wait_s = self._address.patience_s
+        self._wait_s = self._address.answer_timeout_s
         default = f"headrace.{site.job}.{site.operator}"
         self._name = self._address.option("group") or default
         self._share = share
@@ -298,7 +298,7 @@ class TransactionalReceiver(Receiver):
     def _tried(self, call: Callable[[], None]) -> None:
         """Connect where that is due, and make a call, again where another one was fenced off."""
         for _ in range(TRIES):
-            with suppress(_FencedError), self._telling():
+            with suppress(_FencedError), self._library_errors():
                 if self._producer is not None:
                     self._producer.poll(0)
                 if not self._is_connected or self._is_cut:
@@ -571,14 +571,14 @@ class TransactionalReceiver(Receiver):
                         raise library().KafkaException(self._failed[0]) from None
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _library_errors(self) -> Iterator[None]:
         try:
             yield
         except library().KafkaException as error:
-            raise self._told(error) from error
+            raise self._error_for(error) from error
 
-    def _told(self, error: Any) -> Exception:
-        """Say what failed: whether it passes, or a person has to fix it."""
+    def _error_for(self, error: Any) -> Exception:
+        """Return what failed: whether it passes, or a person has to fix it."""
         failed = [library().KafkaException(one) for one in self._failed]
         self.close()
         for one in (error, *failed):

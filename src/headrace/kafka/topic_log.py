@@ -27,8 +27,8 @@ from headrace.kafka.clients import (
     admin_library,
     answered,
     library,
+    library_error,
     name_of,
-    told,
 )
 from headrace.kafka.formats import MessageDecoder
 from headrace.kafka.kinds import decoder_of
@@ -65,7 +65,7 @@ class TopicLog(ExternalLog):
         self.spec, self._address, self._take = spec, address, take
         self.expired = address.option("offsets_expired", FAIL)
         self._clock = clock or SystemClock()
-        self._bell = threading.Event()
+        self._news = threading.Event()
 
     @cached_property
     def _decoder(self) -> MessageDecoder:
@@ -102,7 +102,7 @@ class TopicLog(ExternalLog):
             asked = CLIENTS.admin(self._address).list_offsets(
                 {lib.TopicPartition(topic, partition): what for partition in partitions},
                 isolation_level=lib.IsolationLevel.READ_COMMITTED,
-                request_timeout=self._address.patience_s,
+                request_timeout=self._address.answer_timeout_s,
             )
             return {place.partition: one.result() for place, one in asked.items()}
 
@@ -130,7 +130,7 @@ class TopicLog(ExternalLog):
         """Wait as ``wait`` does; also return when ``wake`` is called and ``is_over`` is true."""
         deadline = Deadline(self._clock, timeout_s)
         while True:
-            self._bell.clear()
+            self._news.clear()
             try:
                 found = self.ends()
             except LogAwayError:  # who reads next says so
@@ -140,11 +140,11 @@ class TopicLog(ExternalLog):
                 return found
             if deadline.expired or is_over():
                 return found
-            self._bell.wait(min(POLL_S, deadline.remaining()))
+            self._news.wait(min(POLL_S, deadline.remaining()))
 
     def wake(self) -> None:
         """Let all calls of ``wait_unless`` check ``is_over`` again."""
-        self._bell.set()
+        self._news.set()
 
     def note(self, reader: str, offsets: Sequence[int]) -> None:
         """Commit offsets to a consumer group, so that Kafka's tools show how far a reader is."""
@@ -156,7 +156,7 @@ class TopicLog(ExternalLog):
 
         def ask() -> None:
             asked = CLIENTS.admin(self._address).alter_consumer_group_offsets(
-                [group], request_timeout=self._address.patience_s
+                [group], request_timeout=self._address.answer_timeout_s
             )
             for one in asked.values():
                 one.result()
@@ -269,7 +269,7 @@ class TopicLog(ExternalLog):
             return None
         if error.retriable() or name_of(failure).startswith("_"):
             return 0  # it is tried again, until nothing has come for long
-        raise told(failure, self._address)
+        raise library_error(failure, self._address)
 
     def _batch(
         self, messages: list[Any], first: int, behind: int, columns: Sequence[str]
@@ -312,7 +312,7 @@ def topic_names(address: TopicAddress) -> list[str]:
     """
 
     def ask() -> list[str]:
-        return list(CLIENTS.admin(address).list_topics(timeout=address.patience_s).topics)
+        return list(CLIENTS.admin(address).list_topics(timeout=address.answer_timeout_s).topics)
 
     return answered(address, ask, SystemClock())
 
@@ -327,7 +327,9 @@ def describe(address: TopicAddress, clock: Clock | None = None) -> Any:
 
     def ask() -> Any:
         topics = library().TopicCollection([address.topic])
-        asked = CLIENTS.admin(address).describe_topics(topics, request_timeout=address.patience_s)
+        asked = CLIENTS.admin(address).describe_topics(
+            topics, request_timeout=address.answer_timeout_s
+        )
         return asked[address.topic].result()
 
     return answered(address, ask, clock or SystemClock())

@@ -376,11 +376,11 @@ class Client:
         try:
             self.send(request)
             deadline = Deadline(self._clock, self._timeout_s)
-            patience: Deadline | None = Deadline(self._clock, WAIT_S)
+            notice: Deadline | None = Deadline(self._clock, WAIT_S)
             while self._answer is not None:
-                if patience is not None and patience.expired:
+                if notice is not None and notice.expired:
                     self._on_wait(self._answer.decode())
-                    patience = None
+                    notice = None
                 if deadline.expired:
                     raise self._fail(
                         HUNG,

@@ -77,22 +77,22 @@ class CallEffects:
         del group
         self.timers.append(TimerChange(at, name, key, wall, False))
 
-    def apply(self, turn: ProcessorCall, passed: int) -> None:
+    def apply(self, current: ProcessorCall, passed: int) -> None:
         """Write to the stores, and set the timers, of the key group that was entered.
 
         Args:
-            turn: of the operator.
+            current: of the operator.
             passed: the event time that has passed for the key.
         """
         for name, writes in self.writes.items():
-            store = turn.stores[name]
+            store = current.stores[name]
             for key, value in writes.values():
                 if value is _DELETED:
                     store.delete(key)
                 else:
                     store.put(key, value)
         for act in self.timers:
-            timers, group = turn.timers, turn.group
+            timers, group = current.timers, current.group
             assert timers is not None
             if act.is_set:
                 timers.set(group, act.at, act.name, act.key, wall=act.wall, passed=passed)
@@ -236,7 +236,7 @@ class CallContext(Context):
 
     def __init__(
         self,
-        turn: ProcessorCall,
+        current: ProcessorCall,
         ask: LoopAccess,
         group: int,
         key: Any,
@@ -244,7 +244,7 @@ class CallContext(Context):
         effects: CallEffects,
     ) -> None:
         # Not that of the class before: it would lay all stores out again for each call.
-        self._turn, self._stores = turn, turn.stores  # type: ignore[assignment]
+        self._current, self._stores = current, current.stores  # type: ignore[assignment]
         self._ask, self._group, self._key, self._time = ask, group, key, time
         self._effects = effects
 
@@ -264,12 +264,12 @@ class CallContext(Context):
         Raises:
             InvalidInputError: no such store; names those declared.
         """
-        table = self._turn.tables.get(name)
+        table = self._current.tables.get(name)
         if table is not None:
             return table
-        found = self._turn.stores.get(name)
+        found = self._current.stores.get(name)
         if not isinstance(found, ObjectStore):
-            super().__init__(self._turn)  # with all names that are declared
+            super().__init__(self._current)  # with all names that are declared
             raise self._unknown(name)
         writes = self._effects.writes.setdefault(name, {})
         return CallStore(name, found, self._group, writes, self._ask)
@@ -292,14 +292,14 @@ class CallContext(Context):
             CallOverError: the call has ended.
         """
         self._ask.check()
-        turn, messages = self._turn, self._effects.messages
+        current, messages = self._current, self._effects.messages
         if to is not None:
-            if to not in turn.router.sides:
-                raise turn.router.unknown(to)
+            if to not in current.router.sides:
+                raise current.router.unknown(to)
             message = To(to, message)
         messages.append(message)
-        if turn.limits.rows is not None and len(messages) > turn.limits.rows:
-            raise too_many_error(turn.operator, turn.limits.rows)
+        if current.limits.rows is not None and len(messages) > current.limits.rows:
+            raise too_many_error(current.operator, current.limits.rows)
 
     def _timers(self) -> Any:
         self._ask.check()
@@ -343,14 +343,14 @@ class UserCallback:
 
     def complete(self) -> None:
         """Report that the message is processed: the call's emits, writes and timers take effect."""
-        self._tell(None)
+        self._answer(None)
 
     def fail(self, error: BaseException) -> None:
         """Report a failure: nothing of the call takes effect, and ``on_error`` applies."""
         is_error = isinstance(error, BaseException)
-        self._tell(error if is_error else RuntimeError(f"fail() was given {error!r:.300}"))
+        self._answer(error if is_error else RuntimeError(f"fail() was given {error!r:.300}"))
 
-    def _tell(self, error: BaseException | None) -> None:
+    def _answer(self, error: BaseException | None) -> None:
         if self._loop.is_here:
             self._end(error)
         else:
@@ -363,7 +363,7 @@ class AsyncCalls:
     Args:
         spec: how.
         limits: of the job.
-        turn: of the task and operator.
+        current: of the task and operator.
         user: the user's object.
         loop: of the process.
         owner: whose calls they are, for what comes when nobody waits any more.
@@ -376,7 +376,7 @@ class AsyncCalls:
         self,
         spec: Spec,
         limits: CallLimits,
-        turn: ProcessorCall,
+        current: ProcessorCall,
         user: Any,
         *,
         loop: CallLoop,
@@ -389,7 +389,7 @@ class AsyncCalls:
         timeout_s = limits.timeout_s if spec.timeout_ms is None else spec.timeout_ms / 1000
         self._timeout_s = timeout_s
         self.rules = CallScheduler(most, spec.order, timeout_s)
-        self._spec, self._turn, self._user = spec, turn, user
+        self._spec, self._current, self._user = spec, current, user
         self._threads = spec.threads or limits.threads or 1
         self._loop, self._owner = loop, owner
         self._apply, self._refill, self._settle = apply, refill, settle
@@ -439,17 +439,19 @@ class AsyncCalls:
         return self.rules.deadline()
 
     def _begin(self, call: OpenCall) -> None:
-        row, turn = self.rows[call.number], self._turn
-        turn.enter(row.group)
+        row, current = self.rows[call.number], self._current
+        current.enter(row.group)
         row.effects = CallEffects()
         time = None if row.chunk.times is None else int(row.chunk.times[row.at])
         ask = LoopAccess(self._loop, call)
-        context = CallContext(turn, ask, row.group, row.key, time, row.effects)
+        context = CallContext(current, ask, row.group, row.key, time, row.effects)
         self.counts["calls"] += 1
         try:
             self._context_of(row, call, context)
         except CallTimeout as error:
-            raise overdue_error(turn.operator, turn.limits.timeout_s, error, row.message) from error
+            raise overdue_error(
+                current.operator, current.limits.timeout_s, error, row.message
+            ) from error
         except Exception as error:  # noqa: BLE001 - the user's, and reported with its operator
             self._end(row, call, error)
 
@@ -468,7 +470,7 @@ class AsyncCalls:
     def _unsent(self, row: CallRow, made: object) -> FunctionResultError | None:
         if made is None:
             return None
-        return unsent_result_error(self._turn.operator, self._user, made, row.message)
+        return unsent_result_error(self._current.operator, self._user, made, row.message)
 
     def _call_back(self, row: CallRow, call: OpenCall, context: CallContext) -> None:
         self._loop.outside(1)
@@ -491,7 +493,7 @@ class AsyncCalls:
                 error = raised
             self._loop.post(partial(end, error))
 
-        self._loop.submit(self._turn.operator, self._threads, run)
+        self._loop.submit(self._current.operator, self._threads, run)
 
     def _outside_ended(
         self, row: CallRow, call: OpenCall, first: list[bool], error: BaseException | None
@@ -516,9 +518,9 @@ class AsyncCalls:
         self._loop.wake()
 
     def _described(self, error: BaseException, message: Any) -> HeadraceError:
-        operator = self._turn.operator
+        operator = self._current.operator
         if isinstance(error, CallTimeout):
-            return overdue_error(operator, self._turn.limits.timeout_s, error, message)
+            return overdue_error(operator, self._current.limits.timeout_s, error, message)
         if isinstance(error, InvalidInputError):
             name_operator(error, operator)
             return error
@@ -533,10 +535,10 @@ class AsyncCalls:
         if row.task is not None:
             row.task.cancel()
         row.error = CallTimeoutError(
-            f"operator {self._turn.operator!r} had not completed after {self._timeout_s:g} s from "
-            f"{value_text(row.message, repr):.300}: give what it waits for a timeout, "
+            f"operator {self._current.operator!r} had not completed after {self._timeout_s:g} s "
+            f"from {value_text(row.message, repr):.300}: give what it waits for a timeout, "
             "or raise timeout=",
-            operator=self._turn.operator,
+            operator=self._current.operator,
         )
         self.counts["timed_out_calls"] += 1
 

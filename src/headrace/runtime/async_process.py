@@ -197,8 +197,8 @@ class _CallingNode(ProcessNode):
         super().__init__(*positional, **named)
         self.calls = AsyncCalls(
             spec,
-            self._turn.limits,
-            self._turn,
+            self._current.limits,
+            self._current,
             self._user,
             loop=loop,
             owner=owner,
@@ -266,7 +266,7 @@ class AsyncNode(_CallingNode):
         """Take rows, whose calls begin once the loop runs."""
         rows = chunk.rows
         numbers = np.arange(self._count, self._count + rows, dtype=np.int64)
-        epochs = np.full(rows, self._turn.epoch, np.int64)
+        epochs = np.full(rows, self._current.epoch, np.int64)
         self._backlog.append(_UnmadeRows(chunk, epochs, numbers, np.zeros(rows, np.bool_)))
         self._count += rows
         self.is_fresh = True
@@ -315,8 +315,8 @@ class AsyncNode(_CallingNode):
                 raise error
             self.guard.take(row.chunk, [Refused(row.at, error)])
             return
-        self._turn.enter(row.group)
-        row.effects.apply(self._turn, _watermark(row.chunk, row.at))
+        self._current.enter(row.group)
+        row.effects.apply(self._current, _watermark(row.chunk, row.at))
         if row.effects.messages:
             self._sent.append(row)
 
@@ -397,7 +397,7 @@ class AsyncNode(_CallingNode):
     def deadlines(self) -> tuple[int | None, int | None]:
         """Return when something is due: at once, while messages wait."""
         event, wall = super().deadlines()
-        return event, (self._turn.wall_ms if self.is_busy else wall)
+        return event, (self._current.wall_ms if self.is_busy else wall)
 
 
 def _watermark(chunk: Chunk, row: int | None = None) -> int:

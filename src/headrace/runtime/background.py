@@ -252,7 +252,7 @@ class _Entry:
     order: MergeOrder
     ticket: WorkHandle[None] | None
     """``None``: the file was there."""
-    was_told: bool = False
+    was_reported: bool = False
 
 
 def _own(ref: SegmentRef, task: TaskOrder) -> tuple[int, int] | None:
@@ -362,7 +362,7 @@ class MergeScheduler:
             job, stage, task = key
             if (job, entry.lineage) != (order.job, order.lineage) or stage not in stages:
                 continue
-            if entry.was_told and (stage, task) not in running:
+            if entry.was_reported and (stage, task) not in running:
                 continue
             ticket = entry.ticket
             if ticket is None or ticket.is_done or self.background.look(ticket):
@@ -387,7 +387,7 @@ class MergeScheduler:
             self.failed[key] = _Failure(order.epoch, f"{type(problem).__name__}: {problem}")
             return None
         self.failed.pop(key, None)
-        entry.was_told = True
+        entry.was_reported = True
         header, info = reader.header, reader.info
         ref = SegmentRef(
             merge.path,

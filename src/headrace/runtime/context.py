@@ -324,51 +324,51 @@ class Context:
     groups names two entries.
     """
 
-    def __init__(self, turn: ProcessorCall) -> None:
-        stores = turn.stores if turn.undo is None else turn.undo.stores
-        self._turn, self._stores = turn, {**stores, **turn.tables}
+    def __init__(self, current: ProcessorCall) -> None:
+        stores = current.stores if current.undo is None else current.undo.stores
+        self._current, self._stores = current, {**stores, **current.tables}
 
     @property
     def task(self) -> int:
         """Number of the task."""
-        return self._turn.task
+        return self._current.task
 
     @property
     def epoch(self) -> int:
         """The number of the current epoch."""
-        return self._turn.epoch
+        return self._current.epoch
 
     @property
     def wall_ms(self) -> int:
         """The epoch's wall clock, ms; the same when Spark runs a slot again."""
-        return self._turn.wall_ms
+        return self._current.wall_ms
 
     @property
     def watermark(self) -> int:
         """The watermark of the operator's input at the end of the last epoch, ms."""
-        return self._turn.watermark
+        return self._current.watermark
 
     @property
     def key(self) -> Any:
         """The partition key of the message or timer: a value, or a tuple of several."""
-        turn = self._turn
-        if turn.timer is not None:
-            return turn.timer.key
-        return turn.keys[turn.row] if len(turn.keys) else None
+        current = self._current
+        if current.timer is not None:
+            return current.timer.key
+        return current.keys[current.row] if len(current.keys) else None
 
     @property
     def input(self) -> str | None:
         """The name of the message's stream, if there are several."""
-        turn = self._turn
-        return turn.inputs[turn.row] if turn.timer is None and turn.inputs else None
+        current = self._current
+        return current.inputs[current.row] if current.timer is None and current.inputs else None
 
     @property
     def time(self) -> int | None:
         """The event time of the message, ms, or the due time of the timer."""
-        turn = self._turn
-        if turn.timer is not None:
-            return turn.timer.at
-        return turn.times[turn.row] if turn.times is not None else None
+        current = self._current
+        if current.timer is not None:
+            return current.timer.at
+        return current.times[current.row] if current.times is not None else None
 
     def store(self, name: str) -> ObjectStore:
         """Return a store that the operator declared.
@@ -404,10 +404,10 @@ class Context:
         Raises:
             InvalidInputError: no such store, or one that is local.
         """
-        turn, store = self._turn, self._found(name)
+        current, store = self._current, self._found(name)
         if not isinstance(store, RemoteStore):
             raise InvalidInputError(f"store {name!r} is local: use get, which does not wait")
-        turn.later.append(RemoteRequest(store, key, then, default, turn.row, turn.group))
+        current.later.append(RemoteRequest(store, key, then, default, current.row, current.group))
 
     def _found(self, name: str) -> ObjectStore | RollbackStore | RemoteStore | BroadcastStore:
         try:
@@ -433,15 +433,15 @@ class Context:
         Raises:
             FunctionResultError: no such side output; names those declared.
         """
-        turn = self._turn
+        current = self._current
         if to is not None:
-            if to not in turn.router.sides:
-                raise turn.router.unknown(to)
+            if to not in current.router.sides:
+                raise current.router.unknown(to)
             message = To(to, message)
-        turn.messages.append(message)
-        turn.rows.append(turn.row)
-        if len(turn.rows) > turn.ceiling:
-            turn.count(turn.operator)
+        current.messages.append(message)
+        current.rows.append(current.row)
+        if len(current.rows) > current.ceiling:
+            current.count(current.operator)
 
     def set_timer(self, at: int | datetime.datetime, name: str = "", *, wall: bool = False) -> None:
         """Set a timer: call ``on_timer`` when the watermark (or the wall clock) reaches ``at``.
@@ -451,26 +451,26 @@ class Context:
             name: distinguishes timers of the same key.
             wall: use the wall clock instead of event time.
         """
-        turn, moment, key = self._turn, _moment(at), self._key_values()
-        self._timers().set(turn.group, moment, name, key, wall=wall, passed=turn.now)
+        current, moment, key = self._current, _moment(at), self._key_values()
+        self._timers().set(current.group, moment, name, key, wall=wall, passed=current.now)
 
     def cancel_timer(
         self, at: int | datetime.datetime, name: str = "", *, wall: bool = False
     ) -> None:
         """Cancel the timer with the same key, time and name."""
         moment, key = _moment(at), self._key_values()
-        self._timers().cancel(self._turn.group, moment, name, key, wall=wall)
+        self._timers().cancel(self._current.group, moment, name, key, wall=wall)
 
     def _timers(self) -> Timers | BufferedTimers:
-        turn = self._turn
-        timers = turn.timers if turn.undo is None else turn.undo.timers
+        current = self._current
+        timers = current.timers if current.undo is None else current.undo.timers
         if timers is None:
             raise InvalidInputError(
                 "timers need a key: put partition_by before process, and keep its columns"
             )
-        if not self._turn.has_on_timer:
+        if not self._current.has_on_timer:
             raise InvalidInputError("timers need a method on_timer(timer, context) to fire in")
-        if self._turn.group == NO_GROUP:
+        if self._current.group == NO_GROUP:
             raise InvalidInputError("timers belong to a message: open() has none to set them for")
         return timers
 

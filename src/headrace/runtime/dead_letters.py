@@ -16,7 +16,7 @@ from headrace.plan.dead_letters import DEAD_LETTERS, DEAD_SCHEMA, PARTITION_BITS
 from headrace.plan.stages import OutputBinding, Stage
 from headrace.runtime.chunk import UNKNOWN, Chunk
 from headrace.runtime.node import Guard, Refused
-from headrace.runtime.node_context import RuntimeContext
+from headrace.runtime.node_factory import RuntimeContext
 from headrace.runtime.outputs import OutputNode
 
 _NEAR = 1000  # records between two wanted ones that are read along, to read once

@@ -22,7 +22,7 @@ from headrace.records.keys import encode_columns, hash_within
 from headrace.records.schema import TableLayout
 from headrace.runtime.chunk import Chunk, Ints
 from headrace.runtime.node import Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.state.columnar_table import ColumnarTable
 from headrace.state.columns import Rows, TableKeys, no_columns

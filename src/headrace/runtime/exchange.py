@@ -72,8 +72,8 @@ class HotKeySketch:
         self._held, self._step, self._passed, self._lots = 0, 1.0, 0, 0
         self._paced_at: float | None = None
         self._paced_rows = 0
-        self._told_at: float | None = None
-        self._told_rows, self._new_rows = 0.0, 0
+        self._reported_at: float | None = None
+        self._reported_rows, self._new_rows = 0.0, 0
 
     def see(self, chunk: Chunk) -> None:
         """Draw from the rows of a chunk; holds on to none of its memory."""
@@ -138,15 +138,15 @@ class HotKeySketch:
         self._pace(now)
         if not self._new_rows:
             return None
-        since = REPORT_EVERY_S if self._told_at is None else now - self._told_at
-        if since < REPORT_EVERY_S and self._new_rows < self._told_rows:
+        since = REPORT_EVERY_S if self._reported_at is None else now - self._reported_at
+        if since < REPORT_EVERY_S and self._new_rows < self._reported_rows:
             return None
         self._fold()
         if self._keys is None:
             return None
-        if self._told_at is not None:
+        if self._reported_at is not None:
             self._age(since)
-        self._told_at, self._told_rows, self._new_rows = now, self._rows, 0
+        self._reported_at, self._reported_rows, self._new_rows = now, self._rows, 0
         order = np.lexsort((self._hashes, -self._counts))[:REPORTED_KEYS]
         names = encode_columns(self._keys.take(pa.array(order)).columns).to_list()
         pairs = zip(names, self._counts[order].tolist(), strict=True)

@@ -43,7 +43,7 @@ _SUM = struct.Struct("<Q")
 CHUNK = 1 << 20
 SILENCE_S = 10.0
 """So long the other side may neither send nor take anything."""
-PATIENCE_S, PAUSE_S = 10.0, 0.05
+RETRY_TIMEOUT_S, PAUSE_S = 10.0, 0.05
 FULL_S = 1.0
 """A server that can take no more connections looks again after that."""
 MOST_REQUESTS, MOST_META, MOST_ANSWER, MOST_ATTEMPTS = 1024, 64 << 10, 64 << 20, 10_000
@@ -276,11 +276,13 @@ class HostStorage(ObjectStorage):
     Args:
         served: how to reach it.
         clock: for waiting between tries.
-        patience_s: how long a call is tried.
+        retry_timeout_s: how long a call is tried.
     """
 
-    def __init__(self, served: ServedStorage, clock: Clock, patience_s: float = PATIENCE_S) -> None:
-        self._served, self._clock, self._patience_s = served, clock, patience_s
+    def __init__(
+        self, served: ServedStorage, clock: Clock, retry_timeout_s: float = RETRY_TIMEOUT_S
+    ) -> None:
+        self._served, self._clock, self._retry_timeout_s = served, clock, retry_timeout_s
 
     def put_new(self, name: str, data: bytes) -> bool:
         """Create an object; False when another's is there."""
@@ -350,7 +352,7 @@ class HostStorage(ObjectStorage):
         take: Callable[[Iterable[bytes]], None] | None = None,
     ) -> bytes:
         """Make a request until it is answered; returns what the answer says beside content."""
-        served, deadline = self._served, Deadline(self._clock, self._patience_s)
+        served, deadline = self._served, Deadline(self._clock, self._retry_timeout_s)
         asked = _Request(served.token, call, name, begin, end, attempt)
         while True:
             try:
@@ -364,7 +366,7 @@ class HostStorage(ObjectStorage):
             if deadline.expired:
                 raise StorageAwayError(
                     f"the storage of the job on its driver's host, {served.host}:{served.port}, "
-                    f"does not answer: {why}; expected an answer in {self._patience_s:.0f} s: "
+                    f"does not answer: {why}; expected an answer in {self._retry_timeout_s:.0f} s: "
                     "see whether this host reaches that address, which is spark.driver.host",
                     file=name,
                 ) from why

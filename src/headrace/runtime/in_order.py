@@ -25,7 +25,7 @@ from headrace.records.schema import TableLayout, normalise
 from headrace.records.xxh64 import UInt64s
 from headrace.runtime.chunk import UNKNOWN, Chunk, Ints, OriginIds, RowOrigins, concat_chunks
 from headrace.runtime.node import Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.state.columnar_table import ColumnarTable
 from headrace.state.columns import gather

@@ -37,14 +37,14 @@ class KeyedBatchNode(ProcessNode):
 
     def _handle(self, chunk: Chunk) -> None:
         assert chunk.groups is not None
-        turn, user = self._turn, self._user
+        current, user = self._current, self._user
         assert isinstance(user, KeyedBatchProcessor)
         columns = chunk.batch.select(self._keys)
         lists = columns_to_lists(columns)
-        turn.keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
-        turn.times = None if chunk.times is None else chunk.times.tolist()
-        turn.marks = None
-        self._prefetch(columns, chunk.groups, turn.keys)
+        current.keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+        current.times = None if chunk.times is None else chunk.times.tolist()
+        current.marks = None
+        self._prefetch(columns, chunk.groups, current.keys)
         found: dict[tuple[int, bytes], list[int]] = {}
         owners = encode_columns(columns.columns).to_list()
         for row, owner in enumerate(zip(chunk.groups.tolist(), owners, strict=True)):
@@ -57,15 +57,15 @@ class KeyedBatchNode(ProcessNode):
         start = 0
         met: object = None
         try:
-            with time_limit(turn.limits.timeout_s, lambda: turn.row):
+            with time_limit(current.limits.timeout_s, lambda: current.row):
                 for (group, _), rows in calls:
-                    turn.enter(group)
-                    turn.row = rows[-1]
-                    met = turn.keys[turn.row]
+                    current.enter(group)
+                    current.row = rows[-1]
+                    met = current.keys[current.row]
                     own = slice(start, start := start + len(rows))
                     self._call(partial(user.process_rows, prepared, own, self._context), met)
         except CallTimeout as error:
-            raise overdue_error(self.name, turn.limits.timeout_s, error, met) from error
+            raise overdue_error(self.name, current.limits.timeout_s, error, met) from error
         except HeadraceError as error:
             name_operator(error, self.name)
             raise

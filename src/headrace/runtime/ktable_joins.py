@@ -28,7 +28,7 @@ from headrace.runtime.ktable import (
     version_layout,
 )
 from headrace.runtime.node import Inlet, Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 from headrace.state.columnar_table import ColumnarTable
 from headrace.state.columns import Mask, Rows, TableKeys, numbers

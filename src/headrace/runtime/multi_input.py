@@ -44,7 +44,7 @@ class MultiInputNode(ProcessNode):
     Args:
         name: of the operator.
         factory: makes the instance.
-        turn: of this task and operator.
+        current: of this task and operator.
         kinds: the streams.
     """
 
@@ -52,11 +52,13 @@ class MultiInputNode(ProcessNode):
         self,
         name: str,
         factory: Callable[[], Any],
-        turn: ProcessorCall,
+        current: ProcessorCall,
         kinds: Sequence[MultiInput],
     ) -> None:
         first = kinds[0]
-        super().__init__(name, factory, turn, source=first.schema, uses=(), keys=first.source.keys)
+        super().__init__(
+            name, factory, current, source=first.schema, uses=(), keys=first.source.keys
+        )
         self._kinds = list(kinds)
         self._kept: list[list[Chunk]] = [[] for _ in kinds]
         self._methods = [self._method(kind.source.name) for kind in kinds]
@@ -83,7 +85,7 @@ class MultiInputNode(ProcessNode):
         raise InternalError(f"operator {self.name!r} has no method for stream {stream!r}")
 
     def _dispatch(self, message: Any, context: Any) -> Any:
-        return self._calls[self._turn.row](message, context)
+        return self._calls[self._current.row](message, context)
 
     def inlet(self, upstream: str) -> Node:
         """Return what keeps the rows of one stream."""
@@ -134,7 +136,7 @@ class MultiInputNode(ProcessNode):
             calls[own] = self._methods[at]
             names[own] = self._kinds[at].source.name
         self._which, self._places, self._parts_of = which, places, parts
-        self._calls, self._turn.inputs = calls.tolist(), names.tolist()
+        self._calls, self._current.inputs = calls.tolist(), names.tolist()
 
         def owners() -> list[bytes]:
             encoded = {at: encode_columns(one.columns).to_list() for at, one in columns.items()}
@@ -147,7 +149,7 @@ class MultiInputNode(ProcessNode):
             owners,
             marks,
         )
-        self._turn.inputs = ()
+        self._current.inputs = ()
 
     def _refuse(self, chunk: Chunk, refused: Sequence[Refused]) -> None:
         """Release rows, each as one of its own stream."""

@@ -106,9 +106,10 @@ class TaskOrder(msgspec.Struct, frozen=True):
 
     ``bound`` is the watermark of what a task receives beside internal streams; of each partition
     of these that it reads there is a range, empty where there is no news. ``passed`` is the
-    watermark that these alone had brought the task to, ahead of others of its stage. ``held`` is
-    that behind its asynchronous calls, where messages waited for these; ``None``: as the stage's.
-    ``swept_ms`` is the wall clock up to which its stores were swept of what has expired.
+    watermark that these alone had brought the task to, ahead of others of its stage.
+    ``watermark_hold_ms`` is that behind its asynchronous calls, where messages waited for these;
+    ``None``: as the stage's. ``swept_ms`` is the wall clock up to which its stores were swept of
+    what has expired.
     """
 
     stage: str
@@ -119,7 +120,7 @@ class TaskOrder(msgspec.Struct, frozen=True):
     merge: MergeOrder | None = None
     bound: int = END_WATERMARK
     passed: int = NO_WATERMARK
-    held: int | None = None
+    watermark_hold_ms: int | None = None
     swept_ms: int = -1
 
 
@@ -319,7 +320,7 @@ class TaskProgress(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
     expires: bool = False
     event_deadline: int | None = None
     wall_deadline: int | None = None
-    held: int | None = None
+    watermark_hold_ms: int | None = msgspec.field(default=None, name="held")
     waiting: int = 0
     swept_ms: int = -1
 

@@ -28,7 +28,7 @@ from headrace.records.keys import key_groups, key_hashes
 from headrace.records.schema import as_milliseconds, event_times, normalise
 from headrace.runtime.chunk import Chunk, Ints
 from headrace.runtime.node import Node, Refused, without
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import FileRef, OutputPart, SinkPart
 from headrace.runtime.user_calls import name_operator
 
@@ -242,9 +242,9 @@ class DailyNode(SinkNode):
         if chunk.rows:
             super().push(chunk)
             if len(late) and self._table.late == ADD:
-                self._tell(np.delete(np.isin(np.arange(len(times)), late), sorted(refused)))
+                self._mark_late(np.delete(np.isin(np.arange(len(times)), late), sorted(refused)))
 
-    def _tell(self, is_late: npt.NDArray[np.bool_]) -> None:
+    def _mark_late(self, is_late: npt.NDArray[np.bool_]) -> None:
         """Say beside the rows that were kept last which of them are late."""
         self._batches[-1] = self._batches[-1].append_column(LATE_ROW, pa.array(is_late))
 

@@ -49,7 +49,7 @@ class TimerService:
     """Fires timers of one operator.
 
     Args:
-        turn: of the task and operator.
+        current: of the task and operator.
         timers: of the operator.
         hear: calls the user's ``on_timer``, whatever becomes of it.
         answer: calls those who wait for values of remote stores.
@@ -57,12 +57,12 @@ class TimerService:
 
     def __init__(
         self,
-        turn: ProcessorCall,
+        current: ProcessorCall,
         timers: Timers,
         hear: Callable[[Timer], None],
         answer: Callable[[], None],
     ) -> None:
-        self._turn, self.timers = turn, timers
+        self._current, self.timers = current, timers
         self._hear, self._answer = hear, answer
         self._encode: Callable[[], Sequence[bytes]] = list
         self._owners: Sequence[bytes] | None = None
@@ -74,27 +74,27 @@ class TimerService:
             marks: what has passed for each, see ``passed_times``; ``None``: that is not known.
             encode: returns the canonical encoding of their keys.
         """
-        self._turn.marks = None if marks is None else marks.tolist()
+        self._current.marks = None if marks is None else marks.tolist()
         self._encode, self._owners = encode, None
 
     def is_due(self, row: int) -> bool:
         """Say whether a timer of some key may be due before a row."""
-        marks = self._turn.marks
+        marks = self._current.marks
         return marks is not None and marks[row] >= self.timers.first
 
     def before(self, row: int) -> None:
         """Fire the timers of a row's key that are due before it."""
-        turn = self._turn
+        current = self._current
         if self._owners is None:
             self._owners = self._encode()
-        assert turn.marks is not None
-        group = turn.group
-        for timer in self.timers.before(group, self._owners[row], turn.marks[row]):
-            if turn.later:
+        assert current.marks is not None
+        group = current.group
+        for timer in self.timers.before(group, self._owners[row], current.marks[row]):
+            if current.later:
                 self._answer()
             self._ring(timer)
-            turn.timer, turn.first = None, len(turn.rows)
-            turn.enter(group)
+            current.timer, current.first = None, len(current.rows)
+            current.enter(group)
 
     def at_end(self, watermark: int, wall_ms: int) -> Iterator[None]:
         """Fire what is due at the end of an epoch; yields when there is something to send on.
@@ -102,25 +102,25 @@ class TimerService:
         At the end of the inputs only the timers set before it fire: one that sets itself
         again would never end.
         """
-        turn, ended = self._turn, watermark >= END_WATERMARK
+        current, ended = self._current, watermark >= END_WATERMARK
         event = self.timers.fire(watermark, wall=False, takes_new=not ended)
         for timers in (event, self.timers.fire(wall_ms, wall=True)):
             try:
                 for timer in timers:
-                    turn.enter(timer.group)
+                    current.enter(timer.group)
                     self._ring(timer)
-                    if len(turn.rows) >= TIMER_BATCH:
+                    if len(current.rows) >= TIMER_BATCH:
                         yield
             finally:
-                turn.timer = None
-        if turn.rows:
+                current.timer = None
+        if current.rows:
             yield
 
     def _ring(self, timer: Timer) -> None:
-        turn = self._turn
-        turn.timer, turn.first = timer, len(turn.rows)
+        current = self._current
+        current.timer, current.first = timer, len(current.rows)
         self._hear(timer)
-        turn.stamp(turn.first, timer)
+        current.stamp(current.first, timer)
 
 
 def passed_times(chunks: Sequence[Chunk]) -> list[Ints] | None:
@@ -222,7 +222,7 @@ class ProcessNode(Node):
     Args:
         name: of the operator.
         factory: makes the instance.
-        turn: of this task and operator.
+        current: of this task and operator.
         source: schema of the messages.
         uses: columns that messages have; ``None``: all.
         keys: the partition key's columns that are still there.
@@ -233,7 +233,7 @@ class ProcessNode(Node):
         self,
         name: str,
         factory: Callable[[], Any],
-        turn: ProcessorCall,
+        current: ProcessorCall,
         *,
         source: pa.Schema,
         uses: Sequence[str] | None,
@@ -241,20 +241,20 @@ class ProcessNode(Node):
         takes: Any = None,
     ) -> None:
         super().__init__(name)
-        self._turn, self._router = turn, turn.router
-        self._context = Context(turn)
+        self._current, self._router = current, current.router
+        self._context = Context(current)
         self._keys = list(keys)
         self._user = self._call(factory)
         self._process: Callable[..., Any] = getattr(self._user, "process", self._no_process)
         site = function_site(getattr(type(self._user), "process", None))
         self._maker = MessageMaker(name, source, uses, takes, site)
         self._on_timer = getattr(self._user, "on_timer", None)
-        turn.has_on_timer = self._on_timer is not None
+        current.has_on_timer = self._on_timer is not None
         self._timer_service: TimerService | None = None
         self._waiting: list[Chunk] = []
-        if turn.timers is not None and turn.has_on_timer:
-            self._timer_service = TimerService(turn, turn.timers, self._heard, self._answer)
-        turn.operator = name
+        if current.timers is not None and current.has_on_timer:
+            self._timer_service = TimerService(current, current.timers, self._heard, self._answer)
+        current.operator = name
         if hasattr(self._user, "open"):
             self._open()
 
@@ -267,12 +267,12 @@ class ProcessNode(Node):
 
     def _open(self) -> None:
         """Let the user take what it needs; nothing can be kept or sent before a message."""
-        if self._turn.timers is not None:
-            self._turn.enter(NO_GROUP)
+        if self._current.timers is not None:
+            self._current.enter(NO_GROUP)
         self._call(lambda: self._settled(self._user.open(self._context)))
-        if self._turn.undo is not None:
-            self._turn.undo.keep()
-        if self._turn.take()[0]:
+        if self._current.undo is not None:
+            self._current.undo.keep()
+        if self._current.take()[0]:
             raise InvalidInputError(
                 f"operator {self.name!r} emitted in open(), which would be sent again at each "
                 "restart; emit in process or on_timer",
@@ -285,8 +285,8 @@ class ProcessNode(Node):
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch: its wall clock, and the watermark at the end of the last one."""
-        turn = self._turn
-        turn.epoch, turn.wall_ms, turn.watermark = epoch, wall_ms, watermark
+        current = self._current
+        current.epoch, current.wall_ms, current.watermark = epoch, wall_ms, watermark
 
     @property
     def has_timers(self) -> bool:
@@ -335,9 +335,9 @@ class ProcessNode(Node):
         marks: Ints | None,
     ) -> None:
         """Handle rows whose messages and keys are at hand; ``encode`` returns these as bytes."""
-        turn = self._turn
-        turn.keys = keys
-        turn.times = None if chunk.times is None else chunk.times.tolist()
+        current = self._current
+        current.keys = keys
+        current.times = None if chunk.times is None else chunk.times.tolist()
         if self._timer_service is not None:
             self._timer_service.begin_rows(marks, encode)
         if chunk.groups is None:
@@ -345,16 +345,16 @@ class ProcessNode(Node):
             runs = [(0, at, min(at + LATER_LIMIT, len(messages))) for at in starts]
         else:
             runs = split_groups(chunk.groups)
-        turn.row = 0
+        current.row = 0
         try:
-            with time_limit(turn.limits.timeout_s, lambda: (turn.row, len(turn.later))):
+            with time_limit(current.limits.timeout_s, lambda: (current.row, len(current.later))):
                 if self.guard is None:
                     self._run(messages, runs)
                 else:
                     self._refuse(chunk, self._run_each(messages, runs))
         except CallTimeout as error:
-            met = messages[turn.row]
-            raise overdue_error(self.name, turn.limits.timeout_s, error, met) from error
+            met = messages[current.row]
+            raise overdue_error(self.name, current.limits.timeout_s, error, met) from error
         self._flush(chunk)
 
     def _refuse(self, chunk: Chunk, refused: Sequence[Refused]) -> None:
@@ -365,56 +365,56 @@ class ProcessNode(Node):
         return chunk.record(row)
 
     def _prefetch(self, columns: pa.RecordBatch, groups: Groups, keys: Sequence[Any]) -> None:
-        turn = self._turn
-        if not self._keys or not turn.stores:
+        current = self._current
+        if not self._keys or not current.stores:
             return
         encoded = encode_columns(columns.columns).to_list()
-        for store in turn.stores.values():
+        for store in current.stores.values():
             if not (isinstance(store, RemoteStore) and store.remote.load):
                 store.prefetch(groups, keys, encoded)
 
     def _load_remote(self, batch: pa.RecordBatch) -> None:
-        for store in self._turn.stores.values():
+        for store in self._current.stores.values():
             if isinstance(store, RemoteStore) and store.remote.load:
                 encoded = encode_columns(batch.select(store.remote.load).columns).to_list()
                 store.prefetch((), (), encoded)
 
     def _run(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> None:
-        turn, context, process = self._turn, self._context, self._process
+        current, context, process = self._current, self._context, self._process
         service = self._between_rows()
         try:
             for group, start, stop in runs:
-                turn.enter(group)
+                current.enter(group)
                 if service is not None:
                     self._run_between(service, messages, start, stop)
                     continue
                 for row in range(start, stop):
-                    turn.row = row
+                    current.row = row
                     made = process(messages[row], context)
                     if made is not None:
                         raise unsent_result_error(self.name, self._user, made, messages[row])
-                if len(turn.later) >= LATER_LIMIT:
+                if len(current.later) >= LATER_LIMIT:
                     self._answer()
             self._answer()
         except HeadraceError as error:
             name_operator(error, self.name)
             raise
         except Exception as error:
-            raise user_error(self.name, error, messages[turn.row]) from error
+            raise user_error(self.name, error, messages[current.row]) from error
 
     def _between_rows(self) -> TimerService | None:
         """Return what fires timers before rows, where that can be."""
-        return None if self._turn.marks is None else self._timer_service
+        return None if self._current.marks is None else self._timer_service
 
     def _run_between(
         self, service: TimerService, messages: list[Any], start: int, stop: int
     ) -> None:
         """Call ``process`` for the rows of a key group, and fire timers that are due before one."""
-        turn, context, process = self._turn, self._context, self._process
-        timers, marks = service.timers, turn.marks
+        current, context, process = self._current, self._context, self._process
+        timers, marks = service.timers, current.marks
         assert marks is not None
         for row in range(start, stop):
-            turn.row = row
+            current.row = row
             if marks[row] >= timers.first:
                 service.before(row)
             made = process(messages[row], context)
@@ -423,11 +423,11 @@ class ProcessNode(Node):
 
     def _run_each(self, messages: list[Any], runs: list[tuple[int, int, int]]) -> list[Refused]:
         """Call ``process`` for each row, and take back what it did where it raises."""
-        turn, refused, service = self._turn, [], self._between_rows()
+        current, refused, service = self._current, [], self._between_rows()
         for group, start, stop in runs:
-            turn.enter(group)
+            current.enter(group)
             for row in range(start, stop):
-                turn.row = row
+                current.row = row
                 if service is not None and service.is_due(row):
                     service.before(row)
                 call = partial(self._sending, self._process, messages[row])
@@ -444,17 +444,17 @@ class ProcessNode(Node):
 
     def _tried(self, call: Callable[[], Any], met: object, what: str) -> InvalidInputError | None:
         """Make a call that counts completely or not at all; return the error of one that failed."""
-        turn = self._turn
-        emitted, undo = len(turn.rows), turn.undo
+        current = self._current
+        emitted, undo = len(current.rows), current.undo
         assert undo is not None
         try:
             self._call(call, met, what)
-            if len(turn.rows) > emitted:
-                self._router.packed(turn.messages[emitted:])
+            if len(current.rows) > emitted:
+                self._router.packed(current.messages[emitted:])
         except CallTimeoutError:
             raise
         except InvalidInputError as error:
-            turn.drop_since(emitted)
+            current.drop_since(emitted)
             undo.take_back()
             return error
         undo.keep()
@@ -462,15 +462,15 @@ class ProcessNode(Node):
 
     def _answer(self) -> None:
         """Wait for what was asked for, and call those who asked, each as its message."""
-        turn = self._turn
-        while turn.later:
-            asked, turn.later = turn.later, []
+        current = self._current
+        while current.later:
+            asked, current.later = current.later, []
             for store in {one.store: None for one in asked}:
                 store.prefetch_async([one.key for one in asked if one.store is store])
             for one in asked:
-                turn.row = one.row
-                if one.group != turn.group:
-                    turn.enter(one.group)
+                current.row = one.row
+                if one.group != current.group:
+                    current.enter(one.group)
                 made = one.then(one.store.get(one.key, one.default))
                 if runs_nothing(made):
                     raise unsent_result_error(self.name, self._user, made, one.key)
@@ -480,33 +480,33 @@ class ProcessNode(Node):
         if self._timer_service is None:
             return
         self._handle_waiting()
-        turn = self._turn
+        current = self._current
         for _ in self._timer_service.at_end(watermark, wall_ms):
-            messages, _ = turn.take()
-            stamps = turn.take_stamps()
+            messages, _ = current.take()
+            stamps = current.take_stamps()
             for side_batch in self._router.packed(messages):
-                self.emit(timer_rows(side_batch, stamps, turn.watermark), side_batch.side)
+                self.emit(timer_rows(side_batch, stamps, current.watermark), side_batch.side)
 
     def _heard(self, timer: Timer) -> None:
         """Call ``on_timer``, and those who asked for values in it."""
         assert self._on_timer is not None
-        turn = self._turn
+        current = self._current
         call, guard = partial(self._sending, self._on_timer, timer), self.guard
         try:
-            with time_limit(turn.limits.timeout_s, lambda: len(turn.later)):
+            with time_limit(current.limits.timeout_s, lambda: len(current.later)):
                 if guard is None:
                     self._call(call, timer)
                     self._call(self._answer, timer)
                     return
                 error = self._tried(call, timer, "timer")
         except CallTimeout as overdue:
-            raise overdue_error(self.name, turn.limits.timeout_s, overdue, timer) from overdue
+            raise overdue_error(self.name, current.limits.timeout_s, overdue, timer) from overdue
         if error is not None:
             guard.take_lost(error, timer.key)
 
     def _flush(self, chunk: Chunk) -> None:
-        messages, rows = self._turn.take()
-        stamps = self._turn.take_stamps()
+        messages, rows = self._current.take()
+        stamps = self._current.take_stamps()
         try:
             batches = self._router.packed(messages)
         except InvalidInputError as error:
@@ -516,7 +516,7 @@ class ProcessNode(Node):
             made = side_batch.of(chunk, rows)
             if stamps:
                 places = range(len(rows)) if side_batch.places is None else side_batch.places
-                made = with_timer_rows(made, places, stamps, self._turn.watermark)
+                made = with_timer_rows(made, places, stamps, self._current.watermark)
             self.emit(made, side_batch.side)
 
     def _call(self, call: Callable[[], Any], met: object = None, what: str = "timer") -> Any:

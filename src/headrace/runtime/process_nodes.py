@@ -21,7 +21,7 @@ from headrace.runtime.context import REMOTE, CallRollback, ProcessorCall
 from headrace.runtime.keyed_batches import KeyedBatchNode
 from headrace.runtime.multi_input import MultiInput, MultiInputNode
 from headrace.runtime.node import Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.process import ProcessNode
 from headrace.runtime.processors import runner_of
 from headrace.runtime.timers import Timers
@@ -41,11 +41,11 @@ def process_node(operator: Process, build: NodeContext) -> Node:
         asks = build.asks[operator.name]
         assert isinstance(asks, SourceCallNode)
         return SourceResultNode(asks, _router_of(operator))
-    turn = _turn(operator, build, has_key=len(keys) == len(whole))
+    current = _call_for(operator, build, has_key=len(keys) == len(whole))
     factory = runner_of(operator.factory)
     named = {"source": source, "uses": operator.uses, "keys": keys, "takes": operator.takes}
     if operator.calls is not None:
-        return _calling_node(operator, build, turn, named)
+        return _calling_node(operator, build, current, named)
     state = build.state
     if state is not None and has_pending(state.store(operator.timer_store), build.groups):
         raise InvalidInputError(
@@ -56,11 +56,11 @@ def process_node(operator: Process, build: NodeContext) -> Node:
         )
     made = class_of(operator.factory)
     is_batched = made is not None and issubclass(made, KeyedBatchProcessor)
-    return (KeyedBatchNode if is_batched else ProcessNode)(operator.name, factory, turn, **named)
+    return (KeyedBatchNode if is_batched else ProcessNode)(operator.name, factory, current, **named)
 
 
 def _calling_node(
-    operator: Process, build: NodeContext, turn: ProcessorCall, named: Mapping[str, Any]
+    operator: Process, build: NodeContext, current: ProcessorCall, named: Mapping[str, Any]
 ) -> AsyncNode | SourceCallNode:
     runtime = build.runtime
     assert operator.factory is not None
@@ -71,10 +71,10 @@ def _calling_node(
         "owner": (runtime.job, build.stage.name, build.task, operator.name),
     }
     if build.state is None:
-        return SourceCallNode(operator.name, factory, turn, **calling, **named)
+        return SourceCallNode(operator.name, factory, current, **calling, **named)
     store, origin = build.state.store(operator.timer_store), OriginIds(build.stage.origins)
     pending = PendingRows(store, build.groups, origin)
-    return AsyncNode(operator.name, factory, turn, pending=pending, **calling, **named)
+    return AsyncNode(operator.name, factory, current, pending=pending, **calling, **named)
 
 
 def multi_input_node(operator: ProcessSeveral, build: NodeContext) -> Node:
@@ -84,11 +84,11 @@ def multi_input_node(operator: ProcessSeveral, build: NodeContext) -> Node:
         MultiInput(upstream, source, build.stage.schemas[upstream])
         for upstream, source in zip(operator.inputs, operator.sources, strict=True)
     ]
-    turn = _turn(operator, build, has_key=True)
-    return MultiInputNode(operator.name, operator.factory, turn, kinds)
+    current = _call_for(operator, build, has_key=True)
+    return MultiInputNode(operator.name, operator.factory, current, kinds)
 
 
-def _turn(operator: Process, build: NodeContext, *, has_key: bool) -> ProcessorCall:
+def _call_for(operator: Process, build: NodeContext, *, has_key: bool) -> ProcessorCall:
     """Open what is at hand for a processor."""
     stores: dict[str, ObjectStore | RemoteStore] = {
         spec.name: build.remotes.open(spec) for spec in operator.stores if spec.kind == REMOTE

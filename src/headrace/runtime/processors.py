@@ -32,7 +32,7 @@ from headrace.plan.stages import CallLimits
 from headrace.runtime.chunk import Chunk, Ints
 from headrace.runtime.context import Context
 from headrace.runtime.node import Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.runtime.timers import Timer
 from headrace.runtime.user_calls import MessageCalls, guarded, too_many_error
@@ -206,9 +206,9 @@ class PreAggregateNode(Node):
             convert=self._checked,
             takes=operator.takes,
         )
-        self._tell("open")
+        self._call_if_there("open")
 
-    def _tell(self, method: str) -> None:
+    def _call_if_there(self, method: str) -> None:
         if hasattr(self._user, method):
             guarded(self.name, getattr(self._user, method))
 
@@ -317,7 +317,7 @@ class PreAggregateNode(Node):
 
     def close(self) -> None:
         """Let the user's class release what it took."""
-        self._tell("close")
+        self._call_if_there("close")
 
 
 _ABSENT: Any = object()

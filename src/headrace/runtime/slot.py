@@ -33,7 +33,7 @@ from headrace.runtime.chunk import Chunk, source_of
 from headrace.runtime.context import RemoteStores
 from headrace.runtime.exchange_network import ExchangeLostError
 from headrace.runtime.internal_stream import InternalStreamInput
-from headrace.runtime.node_context import NodeContext, RuntimeContext
+from headrace.runtime.node_factory import NodeContext, RuntimeContext
 from headrace.runtime.orders import (
     NO_WATERMARK,
     ExchangeFile,
@@ -395,7 +395,7 @@ class _Attempt:
             hot_keys=runtime.hot_keys(self._host.clock.monotonic()),
             expires=entry.stage.expires,
             overlay_bytes=after.overlay_bytes,
-            held=runtime.holds.reached,
+            watermark_hold_ms=runtime.holds.reached,
             waiting=runtime.holds.waiting if runtime.holds.calling else 0,
             swept_ms=-1 if state is None else state.swept_ms,
         )
@@ -421,7 +421,7 @@ class _Attempt:
         before = max(before, task.passed)
         order = self._order
         stamp = Stamp(order.job, order.origin or order.lineage, order.generation, order.epoch)
-        runtime.begin(order.epoch, order.time_ms, before, task.held, stamp)
+        runtime.begin(order.epoch, order.time_ms, before, task.watermark_hold_ms, stamp)
         return runtime
 
     def _run_tasks(self, ready: list[_ReadyTask]) -> list[list[Reached]]:

@@ -324,7 +324,7 @@ class SlotStores:
         self._order, self._host, self._id = order, host, attempt
         self._begun: list[TaskId] = []  # tasks whose stores are caught up, or about to be
         self._progress: RestoreProgressFile | None = None  # of the restore of its stores
-        self._told = 0  # of those that are begun
+        self._reported = 0  # of those that are begun
 
     def state(self, stage: Stage, task: TaskOrder) -> TaskState | None:
         """Open a task's stores and bring them to the committed state; ``None``: it has none."""
@@ -339,8 +339,10 @@ class SlotStores:
         self._begun.append((stage.name, task.task))
         state.catch_up(self._target(task.state), self, self)
         before = order.watermarks_before.get(stage.name, NO_WATERMARK)
-        if task.held is not None:  # what follows calls that were waited for is not further
-            before = min(before, task.held)
+        if (
+            task.watermark_hold_ms is not None
+        ):  # what follows calls that were waited for is not further
+            before = min(before, task.watermark_hold_ms)
         state.begin(order.epoch, self._id, order.time_ms, before, task.swept_ms)
         return state
 
@@ -366,9 +368,9 @@ class SlotStores:
             sizes = {(task.stage, task.task): task.state.bytes for task in order.tasks}
             path = host.storage / RECOVERY / name
             self._progress = RestoreProgressFile(path, host.clock, order.slot, order.epoch, sizes)
-        for stage, task in self._begun[self._told :]:
+        for stage, task in self._begun[self._reported :]:
             self._progress.task(stage, task)
-        self._told = len(self._begun)
+        self._reported = len(self._begun)
         return self._progress
 
     def end_restore(self) -> None:

@@ -22,8 +22,7 @@ from headrace.runtime.dead_letters import make_dead_letters, make_guard
 from headrace.runtime.exchange import ExchangeNode, HotKeySketch
 from headrace.runtime.internal_stream import make_sender
 from headrace.runtime.node import Guard, Node
-from headrace.runtime.node_context import NodeContext
-from headrace.runtime.node_factory import layouts_of, make_node
+from headrace.runtime.node_factory import NodeContext, layouts_of, make_node
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK, HotKeys
 from headrace.runtime.outputs import OutputNode, SinkNode
 from headrace.state.remote_store import Stamp

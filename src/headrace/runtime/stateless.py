@@ -39,7 +39,7 @@ from headrace.records.keys import encode_columns
 from headrace.records.schema import normalise
 from headrace.runtime.chunk import Chunk, Ints
 from headrace.runtime.node import Node, Refused
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.user_calls import (
     NO_LIMITS,
     CallTimeout,

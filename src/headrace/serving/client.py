@@ -23,6 +23,7 @@ from headrace.clock import Clock, Deadline, SystemClock
 from headrace.closeable import Closeable
 from headrace.durations import Duration, duration_ms
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
+from headrace.graph.introspection import renamed_arguments
 from headrace.records.keys import decode_key, encode_key, key_group
 from headrace.serving.table import KEY_GROUPS, LoadingError, MovedError, StaleError
 
@@ -74,7 +75,7 @@ class Client(Closeable):
         value: type of values, as for ``hr.store``; ``Any``: whatever MessagePack says.
         password: that the servers ask for.
         timeout: of one round trip.
-        patience: how long to try again where a server does not answer, is loading, or does not
+        retry_timeout: how long to try again where a server does not answer, is loading, or does not
             have the version that is asked for.
         clock: for waiting.
 
@@ -90,6 +91,7 @@ class Client(Closeable):
         12
     """
 
+    @renamed_arguments(patience="retry_timeout")
     def __init__(
         self,
         addresses: str | Sequence[str],
@@ -98,7 +100,7 @@ class Client(Closeable):
         *,
         password: str = "",
         timeout: Duration = "2s",
-        patience: Duration = "10s",
+        retry_timeout: Duration = "10s",
         clock: Clock | None = None,
     ) -> None:
         self.table = table
@@ -106,7 +108,7 @@ class Client(Closeable):
         self._password, self._clock = password, clock or SystemClock()
         redaction.remember(password)
         self._timeout_s = duration_ms(timeout, "timeout") / 1000
-        self._patience_s = duration_ms(patience, "patience", least=0) / 1000
+        self._retry_timeout_s = duration_ms(retry_timeout, "retry_timeout", least=0) / 1000
         self._decode = msgspec.msgpack.Decoder(value).decode
         self._redis = extras.load("redis", "a client of served tables")
         wrong = [one for one in self._addresses if ADDRESS.fullmatch(one) is None]
@@ -120,7 +122,7 @@ class Client(Closeable):
             self._pool = ThreadPoolExecutor(len(self._addresses), "headrace-serving")
         self._shards: list[_Shard] = []
         try:
-            self._patiently(self._learn)
+            self._retried(self._learn)
         except BaseException:
             self.close()
             raise
@@ -152,8 +154,8 @@ class Client(Closeable):
             at_least: wait for this version of the table, such as an epoch that was committed.
 
         Raises:
-            StaleError: the version was not reached within ``patience``.
-            UnavailableError: the server did not answer within ``patience``.
+            StaleError: the version was not reached within ``retry_timeout``.
+            UnavailableError: the server did not answer within ``retry_timeout``.
         """
         found = self.read([key], at_least=at_least).values[0]
         return default if found is None else found
@@ -170,12 +172,12 @@ class Client(Closeable):
             at_least: as for ``get``.
 
         Raises:
-            StaleError: the version was not reached within ``patience``.
-            UnavailableError: a server did not answer within ``patience``.
+            StaleError: the version was not reached within ``retry_timeout``.
+            UnavailableError: a server did not answer within ``retry_timeout``.
             CorruptDataError: a value is not of the declared type.
         """
         encoded = [_encoded(key) for key in keys]
-        return self._patiently(partial(self._read, encoded, -1 if at_least is None else at_least))
+        return self._retried(partial(self._read, encoded, -1 if at_least is None else at_least))
 
     def _read(self, encoded: Sequence[bytes], at_least: int) -> Read:
         asked: list[tuple[_Shard, Sequence[int]]] = []
@@ -247,7 +249,7 @@ class Client(Closeable):
             ask = partial(
                 self._ask, shard, command, self.table, low, high, "LIMIT", SCAN_ROWS, "RAW"
             )
-            _, _, pairs, after = self._patiently(ask)
+            _, _, pairs, after = self._retried(ask)
             for key, value in zip(pairs[::2], pairs[1::2], strict=True):
                 if len(shard.groups) == KEY_GROUPS or key_group(key, KEY_GROUPS) in shard.groups:
                     yield key, value
@@ -262,14 +264,14 @@ class Client(Closeable):
             shards = self._shards
             return self._all([partial(self._ask, one, "HR.VERSION", self.table) for one in shards])
 
-        versions: list[int] = [one[0] for one in self._patiently(asked)]
+        versions: list[int] = [one[0] for one in self._retried(asked)]
         return min(versions)
 
     def wait(self, version: int) -> int:
         """Wait for a version of the table, such as one's own epoch; return the current version.
 
         Raises:
-            StaleError: it was not reached within ``patience``.
+            StaleError: it was not reached within ``retry_timeout``.
         """
 
         def reached() -> int:
@@ -278,7 +280,7 @@ class Client(Closeable):
                 raise StaleError(f"table {self.table!r} shows version {found}, asked for {version}")
             return found
 
-        return self._patiently(reached)
+        return self._retried(reached)
 
     def _learn(self) -> None:
         """Ask each server which key groups it has; those that do not answer have none."""
@@ -356,8 +358,8 @@ class Client(Closeable):
                 f"the server at {address} does not answer: {text}; check that it runs"
             ) from error
 
-    def _patiently(self, action: Callable[[], _T]) -> _T:
-        deadline = Deadline(self._clock, self._patience_s)
+    def _retried(self, action: Callable[[], _T]) -> _T:
+        deadline = Deadline(self._clock, self._retry_timeout_s)
         pause_s = PAUSE_S
         while True:
             try:
@@ -392,9 +394,9 @@ def _encoded(key: Any) -> bytes:
     return encode_key(key if isinstance(key, tuple) else (key,))
 
 
-def _pairs(told: Sequence[Any]) -> Mapping[str, Any]:
+def _pairs(reply: Sequence[Any]) -> Mapping[str, Any]:
     """Return a map of RESP2, which is names and values in turn."""
-    pairs = zip(told[::2], told[1::2], strict=True)
+    pairs = zip(reply[::2], reply[1::2], strict=True)
     return {
         name.decode(): value.decode() if isinstance(value, bytes) else value
         for name, value in pairs

@@ -244,7 +244,7 @@ def _answer(
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         return Response(sink.getvalue().to_pybytes(), media_type=ARROW, headers=headers)
-    told = {
+    body = {
         "table": table.name,
         "version": version.number,
         "version_ms": version.at_ms,
@@ -253,4 +253,4 @@ def _answer(
         "more": after is not None,
     }
     # Rows can hold NaN, which JSON does not know: it is null.
-    return Response(msgspec.json.encode(told), media_type="application/json", headers=headers)
+    return Response(msgspec.json.encode(body), media_type="application/json", headers=headers)

@@ -508,10 +508,10 @@ class RedisSession:
         yield "Keyspace", [("db0", f"keys={keys},expires=0,avg_ttl=0")] if keys else []
         shown = []
         for at, table in enumerate(tables):
-            told = ",".join(
+            text = ",".join(
                 f"{name}={value}" for name, value in table.describe().items() if name != "groups"
             )
-            shown.append((f"table{at}", told.replace("\r", " ").replace("\n", " ")))
+            shown.append((f"table{at}", text.replace("\r", " ").replace("\n", " ")))
         yield "Headrace", shown
 
     def _quit(self, words: list[bytes]) -> bytes:

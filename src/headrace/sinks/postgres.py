@@ -422,7 +422,7 @@ class PostgresSink(Sink):
         return self.key
 
     @property
-    def tells_rows(self) -> bool:
+    def reports_rows(self) -> bool:
         """Rows of keys can be read."""
         return self.mode == "upsert"
 

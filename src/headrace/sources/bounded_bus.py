@@ -233,8 +233,8 @@ def _of_files(operator: Input, given: InputSettings, bus: Bus, tasks: int) -> Bo
             units, header = text_splits(number, address, is_csv=form == "csv")
         files.append(SourceFile(address, size, header))
         cut.append(units)
-    telling = next((file for file, units in zip(files, cut, strict=True) if units), files[0])
-    spec = _spec(operator, given, bus, form, telling, schemas)
+    sample = next((file for file, units in zip(files, cut, strict=True) if units), files[0])
+    spec = _spec(operator, given, bus, form, sample, schemas)
     if given.begin_ms is not None or given.end_ms is not None:
         _check_timed(spec.time, operator)
     return BoundedSource(
@@ -267,7 +267,7 @@ def _spec(
     given: InputSettings,
     bus: Bus,
     form: str,
-    telling: SourceFile,
+    sample: SourceFile,
     schemas: Sequence[pa.Schema],
 ) -> StreamSpec:
     """Which columns files have to have: those of the stream, of the graph, or of one with rows."""
@@ -280,8 +280,8 @@ def _spec(
         return StreamSpec(name, 1, operator.schema, time)
     if form == "parquet":
         return StreamSpec(name, 1, normalise_schema(schemas[0]), time)
-    with open_text(telling.address) as source:
-        schema = infer_schema(LineReader(source), telling.address, is_csv=form == "csv")
+    with open_text(sample.address) as source:
+        schema = infer_schema(LineReader(source), sample.address, is_csv=form == "csv")
     return StreamSpec(name, 1, normalise_schema(schema), time)
 
 

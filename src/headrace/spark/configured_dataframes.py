@@ -56,7 +56,7 @@ def configured_dataframe(
 
 @contextmanager
 def redacted_errors(key: str, given: FrameSettings) -> Iterator[None]:
-    """Tell what Spark says while it makes a DataFrame, without what may be secret."""
+    """Report what Spark says while it makes a DataFrame, without what may be secret."""
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:

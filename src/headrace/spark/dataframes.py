@@ -607,7 +607,7 @@ class _Running:
             self._over.set()
 
     def _answer(self) -> None:
-        """Tell queries that ask when what there was for the job by then has been taken in."""
+        """Answer queries that ask when what there was for the job by then has been taken in."""
         while not self._over.wait(POLL_S):
             for question in open_requests(self._files, self.folder):
                 with suppress(PySparkException):  # the job ends by it, and says so

@@ -134,7 +134,7 @@ class ProgressQuery:
         self._thread = threading.Thread(target=self._run, name="headrace-progress", daemon=True)
 
     def listening(self, given: RunListeners) -> RunListeners:
-        """Return listeners that tell this of the run, and then those given."""
+        """Return listeners that report the run to this, and then those given."""
 
         def on_parts(parts: JobGroup) -> None:
             self._parts = parts

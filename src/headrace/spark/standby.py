@@ -7,10 +7,9 @@ found again by its number, so the run has the very processes that were made warm
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from pyspark import SparkContext
 
@@ -24,7 +23,7 @@ from headrace.coordinator.deployment import make_plan
 from headrace.coordinator.driver_loop import DroppedError, JobControl, stop_on_signals
 from headrace.coordinator.driver_standby import DriverStandby, StandbyStep
 from headrace.coordinator.job_group import JobGroup
-from headrace.coordinator.job_run import RunResult, disk_errors_named
+from headrace.coordinator.job_run import RunListeners, RunResult, disk_errors_named
 from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.worker_host import worker_settings
 from headrace.errors import HeadraceError, NotOwnerError
@@ -45,13 +44,10 @@ FROZEN_S = 1.0
 def run_standby(
     job: Job,
     settings: Settings,
-    *,
     bus: Bus,
     control: JobControl,
+    listeners: RunListeners,
     clock: Clock,
-    on_parts: Callable[[JobGroup], None] | None,
-    on_notice: Callable[[str], None],
-    **listeners: Any,
 ) -> RunResult:
     """Drive a job as soon as nobody else does, until it ends, is asked to stop, or fails.
 
@@ -62,10 +58,8 @@ def run_standby(
         settings: of the run.
         bus: inputs and outputs.
         control: ends the waiting, too.
+        listeners: of the run; they get notices also when it begins to wait, and to drive.
         clock: where time comes from.
-        on_parts: as of ``run_job``.
-        on_notice: called with a line, also when it begins to wait, and to drive.
-        listeners: others, as of ``run_job``.
 
     Raises:
         NotOwnerError: another driver has taken over while this one drove.
@@ -78,18 +72,19 @@ def run_standby(
 
     def parts_begun(parts: JobGroup) -> None:
         begun.append(parts)
-        if on_parts is not None:
-            on_parts(parts)
+        if listeners.on_parts is not None:
+            listeners.on_parts(parts)
 
+    called = replace(listeners, on_parts=parts_begun)
     warm = WarmSession(context, graph)
-    on_notice(f"job {job.name!r}: standby driver; it drives as soon as nobody else does")
+    listeners.notice(f"job {job.name!r}: standby driver; it drives as soon as nobody else does")
     while True:
         with disk_errors_named(), stop_on_signals(control):
             step = DriverStandby(context, control, warm).wait()
         if step is None:
             return _not_driven(context, control)
         is_frozen = step is StandbyStep.FENCE
-        on_notice(f"nobody drives job {job.name!r}: this standby driver does")
+        listeners.notice(f"nobody drives job {job.name!r}: this standby driver does")
         try:
             return run_job(
                 job,
@@ -97,16 +92,14 @@ def run_standby(
                 bus=bus,
                 control=control,
                 clock=clock,
-                on_parts=parts_begun,
-                on_notice=on_notice,
                 takes_over=is_frozen,
                 release_s=FROZEN_S if is_frozen else None,
-                **listeners,
+                **vars(called),
             )
         except NotOwnerError as error:
             if begun or control.stop.is_set():
                 raise
-            on_notice(f"{error.message}; this standby driver waits again")
+            listeners.notice(f"{error.message}; this standby driver waits again")
 
 
 def _not_driven(context: JobContext, control: JobControl) -> RunResult:

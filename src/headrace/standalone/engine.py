@@ -243,7 +243,7 @@ class DriverContext:
         return GroupEngine(group, self.job_run(control or self.control))
 
     def job_run(self, control: JobControl) -> JobRun:
-        """Return the course of a run that is stopped by this control."""
+        """Return a run that is stopped by this control."""
         return JobRun(self.context, control, self.listeners)
 
     def run(self, engine: GroupEngine, *, is_alone: bool) -> RunResult:
@@ -254,7 +254,7 @@ class DriverContext:
             is_alone: the job is not shared: nobody else keeps its lease.
 
         Raises:
-            HeadraceError: as of the course.
+            HeadraceError: as of the run.
         """
         job_run = engine.job_run
         # What is asked of the driver is asked of the process: one that stops leaves a shared job.

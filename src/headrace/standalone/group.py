@@ -410,7 +410,7 @@ class ProcessGroup:
             future.set_exception(MemberLostError(error))
 
     def beat(self) -> None:
-        """Tell all processes that this one lives, and give up those that say nothing."""
+        """Send all processes a heartbeat, and give up those that say nothing."""
         with self._lock:
             now = self._clock.monotonic()
             self._membership.heard(self._own.number, now)

@@ -126,7 +126,7 @@ def _masks(hashes: UInt64s) -> UInt64s:
 
 RUN_BLOCK_ROWS = 1 << 20
 MOST_CLUSTERS = 4096
-_MOST_HELD, _TELLING = 0.75, 256
+_MOST_HELD, _MEANINGFUL = 0.75, 256
 
 SortPosition = tuple[int, int]
 """Cluster and hash of a row; the cluster is 0 in tables without."""
@@ -249,7 +249,7 @@ class Block:
         else:
             filter_ = BloomFilter.clustered(self._load_filter())
             found = filter_.may_hold(hashes, keys.clusters[wanted])
-        if np.count_nonzero(found) > _MOST_HELD * len(wanted) and len(wanted) >= _TELLING:
+        if np.count_nonzero(found) > _MOST_HELD * len(wanted) and len(wanted) >= _MEANINGFUL:
             self._load_filter = None
         return wanted[found]
 

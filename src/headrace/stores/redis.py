@@ -50,8 +50,8 @@ def final_error(error: Exception, remote: Remote, store: str, tries: int) -> Hea
     if is_transient(error):
         return UnavailableError(
             f"store {store!r}: the server at {where} did not answer, {tries} tries within "
-            f"{remote.patience}: {_plain(error)}; check that it runs and can be reached from this "
-            "host; the epoch is run again when the job is started again",
+            f"{remote.retry_timeout}: {_plain(error)}; check that it runs and can be reached from "
+            "this host; the epoch is run again when the job is started again",
             store=store,
         )
     refused = (redis.AuthenticationError, redis.exceptions.AuthorizationError)
@@ -114,13 +114,13 @@ class RedisClient(RemoteClient):
 
     Args:
         store: its name, for errors.
-        remote: where the server is, and how patient to be.
+        remote: where the server is, and how long to retry.
         clock: for pauses and deadlines.
     """
 
     def __init__(self, store: str, remote: Remote, clock: Clock) -> None:
         self._store, self._remote, self._clock = store, remote, clock
-        self._patience_s = duration_ms(remote.patience, "patience", least=0) / 1000
+        self._retry_timeout_s = duration_ms(remote.retry_timeout, "retry_timeout", least=0) / 1000
         self._async = AsyncClient(store, remote)
         self._redis: Any = None
         self._pid = 0
@@ -260,7 +260,7 @@ class RedisClient(RemoteClient):
             pipe.execute()
 
     def _call(self, action: Callable[[Any], T]) -> T:
-        deadline = Deadline(self._clock, self._patience_s)
+        deadline = Deadline(self._clock, self._retry_timeout_s)
         tries = 0
         while True:
             tries += 1
@@ -322,13 +322,13 @@ class AsyncClient:
 
     Args:
         store: its name, for errors.
-        remote: where the server is, and how patient to be.
+        remote: where the server is, and how long to retry.
     """
 
     def __init__(self, store: str, remote: Remote) -> None:
         self._store, self._remote = store, remote
         self._timeout_s = duration_ms(remote.timeout, "timeout") / 1000
-        self._patience_s = duration_ms(remote.patience, "patience", least=0) / 1000
+        self._retry_timeout_s = duration_ms(remote.retry_timeout, "retry_timeout", least=0) / 1000
         self._redis: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._free: asyncio.Semaphore | None = None
@@ -397,7 +397,7 @@ class AsyncClient:
 
     async def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience_s
+        until = loop.time() + self._retry_timeout_s
         tries = 0
         while True:
             tries += 1

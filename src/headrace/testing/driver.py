@@ -26,7 +26,7 @@ from headrace.config import (
     StorageSettings,
 )
 from headrace.config.inputs import read_inputs
-from headrace.config.outputs import read_outputs
+from headrace.config.sections import read_outputs
 from headrace.coordinator.backup import BackupCopier, BackupStatus
 from headrace.coordinator.bounded_runs import bounded_bus
 from headrace.coordinator.coordinator import Coordinator

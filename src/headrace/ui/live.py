@@ -55,14 +55,14 @@ def numbered(data: bytes, at: int) -> bytes:
 class _Watcher:
     """Somebody who watches: the newest event that they have not got yet."""
 
-    def __init__(self, bell: asyncio.Event) -> None:
+    def __init__(self, wake: asyncio.Event) -> None:
         self._newest: bytes | None = None
-        self._bell = bell
+        self._wake = wake
 
     def give(self, data: bytes) -> None:
         """Have an event be sent; it takes the place of one that waits."""
         self._newest = data
-        self._bell.set()
+        self._wake.set()
 
     def take(self) -> bytes | None:
         """Return the newest event; ``None``: it was taken before."""
@@ -88,9 +88,9 @@ class Channel:
         self._last: bytes | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def join(self, bell: asyncio.Event) -> _Watcher:
-        """Begin to watch: the last answer comes at once, and each rings the bell."""
-        watcher = _Watcher(bell)
+    def join(self, wake: asyncio.Event) -> _Watcher:
+        """Begin to watch: the last answer comes at once, and each sets the event."""
+        watcher = _Watcher(wake)
         self._watchers.add(watcher)
         if self._last is not None:
             watcher.give(self._last)
@@ -179,7 +179,7 @@ class LiveHub:
         Raises:
             UnavailableError: there are too many charts, or too many who watch.
         """
-        bell = asyncio.Event()
+        wake = asyncio.Event()
         joined: list[tuple[int, bytes, Channel, _Watcher]] = []
         try:
             for at, query in enumerate(queries):
@@ -188,12 +188,12 @@ class LiveHub:
                     continue
                 key = canonical(query)
                 channel = self._channel(key, query)
-                joined.append((at, key, channel, channel.join(bell)))
+                joined.append((at, key, channel, channel.join(wake)))
             silent = 0.0
             while not self.is_over and not await is_gone():
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(bell.wait(), 1.0)
-                bell.clear()
+                    await asyncio.wait_for(wake.wait(), 1.0)
+                wake.clear()
                 silent += 1.0
                 for at, _, _, watcher in joined:
                     if (data := watcher.take()) is not None:

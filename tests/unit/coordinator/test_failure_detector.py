@@ -107,7 +107,7 @@ def test_what_spark_gave_up_too_is_forgotten(silence: FailureDetector) -> None:
     assert silence.limit_s == 3.0
 
 
-def test_each_mistake_doubles_the_patience(silence: FailureDetector) -> None:
+def test_each_mistake_doubles_the_time_to_wait(silence: FailureDetector) -> None:
     """Code that holds a process for a minute is not moved from host to host for ever."""
     for turn in range(MAX_DOUBLINGS + 3):
         silence.give_up({"a": turn})

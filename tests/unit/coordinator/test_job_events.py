@@ -41,7 +41,7 @@ def test_a_lost_host_is_told_with_its_tasks_and_how_long_it_took(tmp_path: Path)
     lost = ClusterEvent(clock.now_ms(), EventKind.LOST, "a", "2 tasks go elsewhere")
     clock.advance(2100)
     after = dict.fromkeys(tasks, TaskState(host="b"))
-    events.observe(replace(before, epoch=2, tasks=after, story=(lost,)))
+    events.observe(replace(before, epoch=2, tasks=after, host_events=(lost,)))
     assert texts(log) == [
         "host 10.0.0.1 was lost: 2 tasks go elsewhere",
         "2 tasks moved, 1 to its standby; first commit after 2.1 s",
@@ -51,10 +51,10 @@ def test_a_lost_host_is_told_with_its_tasks_and_how_long_it_took(tmp_path: Path)
 def test_what_is_told_already_is_not_told_by_the_next_driver(tmp_path: Path) -> None:
     log, clock = JobEventFile(tmp_path), ManualClock()
     begun = ClusterEvent(clock.now_ms(), EventKind.DRIVER, "", "generation 1")
-    JobEventLog(log, clock).observe(state_of(1, story=(begun,)))
+    JobEventLog(log, clock).observe(state_of(1, host_events=(begun,)))
     clock.advance(10)
     joins = ClusterEvent(clock.now_ms(), EventKind.JOINED, "b")
-    JobEventLog(log, clock).observe(state_of(2, story=(begun, joins)))
+    JobEventLog(log, clock).observe(state_of(2, host_events=(begun, joins)))
     assert texts(log) == ["a driver began: generation 1", "host 10.0.0.2 is new"]
 
 
@@ -65,7 +65,7 @@ def test_what_is_noted_and_committed_at_once_is_told_once(tmp_path: Path) -> Non
     lost = ClusterEvent(clock.now_ms(), EventKind.LOST, "a", "2 tasks go elsewhere")
     events.observe(state_of(1))
     events.observe(state_of(1), (asked,))  # while it waits for the host
-    after = state_of(2, story=(asked, lost))
+    after = state_of(2, host_events=(asked, lost))
     events.observe(after, (asked, lost))
     events.observe(after)
     assert texts(log) == [

@@ -19,7 +19,7 @@ from headrace.coordinator import leadership
 from headrace.coordinator.commit_log import FileCommitLog
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_events import JobEventFile
-from headrace.coordinator.job_run import told_end
+from headrace.coordinator.job_run import end_reported
 from headrace.coordinator.job_storage import DriverLock
 from headrace.coordinator.leader_lease import LeaderLease
 from headrace.coordinator.leadership import hold_leader_lock, keep_leadership
@@ -214,12 +214,12 @@ def test_whatever_refuses_a_driver_first_its_end_is_told_in_one_way(
             with (
                 call_at(point, new.start),
                 pytest.raises(NotOwnerError) as raised,
-                told_end(part, control),
+                end_reported(part, control),
             ):
                 old.advance()
             assert raised.value.message == REPLACED
         else:
-            with told_end(part, control):
+            with end_reported(part, control):
                 new.start()
                 for asked in (control.fenced, control.stop):
                     asked.set()
@@ -246,6 +246,6 @@ def test_a_driver_of_a_job_that_was_deleted_stops_in_the_same_words(tmp_path: Pa
         with (
             call_at("commit.published", lambda: remove(other)),
             pytest.raises(NotOwnerError, match=told),
-            told_end(part, JobControl()),
+            end_reported(part, JobControl()),
         ):
             old.advance()

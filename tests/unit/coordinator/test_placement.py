@@ -75,18 +75,22 @@ def test_slots_are_even_wherever_tasks_sat_before(
     tasks: list[str], hosts: list[str], before: dict[int, str], seats: list[int]
 ) -> None:
     sat = {f"stage/{n}": slot for n, slot in enumerate(seats)}
-    found = assign_slots(tasks, slots_of(hosts), StageTasks(named(before)), seats=sat)
+    found = assign_slots(tasks, slots_of(hosts), StageTasks(named(before)), last_slots=sat)
     assert sorted(task for mine in found.slots.values() for task in mine) == sorted(tasks)
     counts = [len(found.slots.get(number, ())) for number in range(len(hosts))]
     assert max(counts) - min(counts) <= 1
-    again = assign_slots(tasks, slots_of(hosts), StageTasks(found.hosts), seats=seats_of(found))
+    again = assign_slots(
+        tasks, slots_of(hosts), StageTasks(found.hosts), last_slots=seats_of(found)
+    )
     assert again.slots == found.slots
 
 
 def test_a_slot_gives_what_it_has_beyond_its_share() -> None:
     tasks = ["t0", "t1", "t2", "t3"]
     seats = {"t0": 0, "t1": 0, "t2": 0, "t3": 1}
-    found = assign_slots(tasks, slots_of("aa"), StageTasks(dict.fromkeys(tasks, "a")), seats=seats)
+    found = assign_slots(
+        tasks, slots_of("aa"), StageTasks(dict.fromkeys(tasks, "a")), last_slots=seats
+    )
     assert found.slots == {0: ["t0", "t1"], 1: ["t2", "t3"]}
 
 
@@ -108,7 +112,7 @@ def test_a_slot_more_takes_no_task_from_another_but_those_that_it_gets(
 ) -> None:
     first = assign_slots(tasks, slots_of(hosts), StageTasks({}))
     sat = seats_of(first)
-    more = assign_slots(tasks, slots_of([*hosts, new]), StageTasks(first.hosts), seats=sat)
+    more = assign_slots(tasks, slots_of([*hosts, new]), StageTasks(first.hosts), last_slots=sat)
     gained = len(more.slots.get(len(hosts), ()))
     changed = sum(sat[task] != slot for task, slot in seats_of(more).items())
     assert gained <= changed <= 2 * gained  # a task that comes to a host may have another leave it

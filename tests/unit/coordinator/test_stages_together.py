@@ -162,13 +162,13 @@ def test_slots_let_go_of_standbys_whose_tasks_come_to_their_host(affinity: Affin
         hosts={"a": HostState("", 2), "b": HostState("", 1, drained=True)},
     )
     slots, seats = slots_of("aab"), StickyAssignment()
-    seats.sit({name: 2})
+    seats.assigned({name: 2})
     around = PlacementContext(PlacementRules(affinity), seats)
     placing = EpochPlacement(PLAN, state, slots, around, StandbyTracker(PLAN, state, slots, 1))
     assert placing.of(KEYED[0]).hosts[name] == "a"
     leaving = placing.leaving()
     assert [name in leaving.get(slot, ()) for slot in (0, 1, 2)] == [True, True, True]
-    seats.sit({f"{KEYED[0].name}/{number}": 0 for number in range(1, TASKS)})
+    seats.assigned({f"{KEYED[0].name}/{number}": 0 for number in range(1, TASKS)})
     leaving = placing.leaving()
     assert len(leaving[0]) > 1, "also where a slot is to let go of others"
     assert [name in leaving.get(slot, ()) for slot in (0, 1, 2)] == [True, True, True]
@@ -191,11 +191,11 @@ def test_a_task_that_moves_leaves_no_standby_where_it_may_still_be_open() -> Non
 def test_a_slot_lets_go_of_a_task_that_another_is_about_to_open() -> None:
     """And is told so until it has, but not again."""
     seats = StickyAssignment()
-    seats.sit({"a/0": 0, "a/1": 1})
+    seats.assigned({"a/0": 0, "a/1": 1})
     assert seats.leaving({"a/0": 0, "a/1": 0}) == {1: ["a/1"]}
     assert seats.leaving({"a/0": 0, "a/1": 0}) == {1: ["a/1"]}
     seats.left({1: ["a/1"]})
-    seats.sit({"a/0": 0, "a/1": 0})
+    seats.assigned({"a/0": 0, "a/1": 0})
     assert seats.leaving({"a/0": 0, "a/1": 0}) == {}
 
 
@@ -226,13 +226,13 @@ def all_of(placing: EpochPlacement) -> list[object]:
 def test_a_placement_that_stands_is_the_one_that_would_be_made_again(hosts: str) -> None:
     seats = StickyAssignment()
     first = following(new_job(), hosts, seats)
-    first.seated(first.leaving())
+    first.assigned(first.leaving())
     state = after(new_job(), first)
     for _ in range(3):
         next_one = following(state, hosts, seats)
         assert all_of(next_one) == all_of(made_again(state, hosts, seats))
         assert next_one.is_settled
-        next_one.seated(next_one.leaving())
+        next_one.assigned(next_one.leaving())
         assert seats.standing is not None
 
 
@@ -240,7 +240,7 @@ def test_a_placement_that_stands_is_the_one_that_would_be_made_again(hosts: str)
 def test_a_placement_stands_no_more_when_something_changes(what: str) -> None:
     hosts, seats = "aabbc", StickyAssignment()
     first = following(new_job(), hosts, seats)
-    first.seated(first.leaving())
+    first.assigned(first.leaving())
     state = after(new_job(), first)
     name = f"{KEYED[0].name}/0"
     tasks = dict(state.tasks)
@@ -265,5 +265,5 @@ def test_a_placement_stands_no_more_when_something_changes(what: str) -> None:
 def test_a_placement_with_standbys_is_made_in_each_epoch() -> None:
     seats = StickyAssignment()
     first = following(new_job(), "abc", seats, copies=1)
-    first.seated(first.leaving())
+    first.assigned(first.leaving())
     assert seats.standing is None

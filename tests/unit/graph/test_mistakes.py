@@ -461,3 +461,18 @@ def test_former_names_of_arguments_work_with_a_warning_at_the_users_line() -> No
     assert {one.filename for one in warned} == {__file__}
     with pytest.raises(hr.GraphError, match="lateness= is out_of_orderness= now; give it once"):
         built("grace", "lateness", "out_of_orderness")
+
+
+def test_the_former_name_of_how_long_a_remote_store_retries_works_with_a_warning() -> None:
+    former: Any = {"patience": "5s"}
+    with pytest.warns(DeprecationWarning, match="Remote: patience= is retry_timeout= now"):
+        assert hr.Remote(**former) == hr.Remote(retry_timeout="5s")
+
+
+def test_a_sink_by_the_former_name_of_a_property_works_with_a_warning() -> None:
+    class Former(hr.sinks.FileSink):
+        tells_rows = True
+
+    with pytest.warns(DeprecationWarning, match="Former.tells_rows is reports_rows now"):
+        assert Former("/out", "jsonl").reports_rows
+    assert not hr.sinks.FileSink("/out", "jsonl").reports_rows

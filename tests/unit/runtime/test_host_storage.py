@@ -28,8 +28,8 @@ def server(tmp_path: Path) -> Iterator[StorageServer]:
         yield running
 
 
-def asking(served: ServedStorage, patience_s: float = 10.0) -> HostStorage:
-    return HostStorage(served, REAL_CLOCK, patience_s)
+def asking(served: ServedStorage, retry_timeout_s: float = 10.0) -> HostStorage:
+    return HostStorage(served, REAL_CLOCK, retry_timeout_s)
 
 
 class TestHostStorage(ObjectStorageContract):

@@ -128,7 +128,7 @@ def test_who_knows_an_epoch_reads_what_it_committed(driver: TestDriver) -> None:
     with (
         Served(driver.settings, driver.bus, ("job", "clicks:counts")) as served,
         Client(served.address, "counts", int) as client,
-        Client(served.address, "counts", int, patience="100ms") as impatient,
+        Client(served.address, "counts", int, retry_timeout="100ms") as in_a_hurry,
     ):
         for turn in range(2, 12):
             driver.feed("clicks", rows(("ann", 1)))
@@ -138,7 +138,7 @@ def test_who_knows_an_epoch_reads_what_it_committed(driver: TestDriver) -> None:
             assert read.version == driver.state.epoch
             assert 0 <= read.staleness_ms < 60_000
         with pytest.raises(StaleError, match=f"asked for {driver.state.epoch + 1}"):
-            impatient.get("ann", at_least=driver.state.epoch + 1)
+            in_a_hurry.get("ann", at_least=driver.state.epoch + 1)
 
 
 def test_a_key_that_is_under_several_keys_of_messages_is_refused(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_a_server_that_is_behind_is_stood_in_for(home: Home, tmp_path: Path) -> 
         with (
             Served(behind.settings(), behind.bus, source) as first,
             Served(home.settings(), home.bus, source) as second,
-            Client([first.address, second.address], "users", patience="0s") as client,
+            Client([first.address, second.address], "users", retry_timeout="0s") as client,
         ):
             assert client.get(15) is None
             assert client.read([15], at_least=20).values == [{"name": "n15"}]

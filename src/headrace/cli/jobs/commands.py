@@ -389,10 +389,12 @@ def rescale(
     for root, answer in answers.items():
         if answer.error:
             raise InvalidInputError(answer.error, job=job)
-        _told(states[root].job, states[root].task_counts, answer, as_json=as_json)
+        _show_answer(states[root].job, states[root].task_counts, answer, as_json=as_json)
 
 
-def _told(job: str, before: Mapping[str, int], answer: RescaleAnswer, *, as_json: bool) -> None:
+def _show_answer(
+    job: str, before: Mapping[str, int], answer: RescaleAnswer, *, as_json: bool
+) -> None:
     if as_json:
         facts = {"job": job, "epoch": answer.epoch, "before": before}
         show_json({**facts, "tasks": answer.counts})

@@ -158,7 +158,7 @@ def _end_line(end: OutputView) -> str:
 
 
 TITLES = ("rows, about", "share")
-WORTH_TELLING = 0.01
+WORTH_SHOWING = 0.01
 
 
 def hot_keys(
@@ -217,7 +217,7 @@ def observed_facts(status: JobStatus) -> list[tuple[str, str]]:
         if one.fired_ms is not None
     ]
     for found in status.hot_keys:
-        heavy = [key for key in found.keys if key.share >= WORTH_TELLING]
+        heavy = [key for key in found.keys if key.share >= WORTH_SHOWING]
         if heavy:
             said = ", ".join(_key_text(found, key) for key in heavy)
             facts.append(("hot keys", f"{found.operator}: {said}"))

@@ -88,7 +88,7 @@ def reset(
         operator: [positions[p].next_offset for p in sorted(positions)]
         for operator, positions in state.inputs.items()
     }
-    _told(state, "is without state", {"inputs": begins}, as_json=as_json)
+    _show_result(state, "is without state", {"inputs": begins}, as_json=as_json)
 
 
 def rewind(
@@ -134,7 +134,9 @@ def rewind(
         return state_at_epoch(state, target, context.clock.new_id())
 
     state = _set_back(job, home, config, overrides, choose, check_one_part)
-    _told(state, f"is as after epoch {chosen[-1]}", {"rewound_to": chosen[-1]}, as_json=as_json)
+    _show_result(
+        state, f"is as after epoch {chosen[-1]}", {"rewound_to": chosen[-1]}, as_json=as_json
+    )
 
 
 def accept_streams(
@@ -176,7 +178,7 @@ def accept_streams(
             lambda stream, held: places_in(stream, start, held),
         )
         state = next(iter(readers.values())).state()
-    _told(state, "continues in other streams", {"accepted": offsets}, as_json=as_json)
+    _show_result(state, "continues in other streams", {"accepted": offsets}, as_json=as_json)
 
 
 def delete(
@@ -280,7 +282,7 @@ def _input_of(word: str) -> str:
     return word.rpartition("/")[0]
 
 
-def _told(state: JobState, what: str, more: dict[str, object], *, as_json: bool) -> None:
+def _show_result(state: JobState, what: str, more: dict[str, object], *, as_json: bool) -> None:
     from headrace.cli.jobs.inspect import placed_line
 
     if as_json:

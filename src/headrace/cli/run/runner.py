@@ -130,28 +130,15 @@ class JobRunner:
         ) as watched:
             observed = watched.listeners
             if self.standby:
-                return run_standby(
-                    job,
-                    settings,
-                    bus=bus,
-                    control=control,
-                    clock=clock,
-                    on_parts=observed.on_parts,
-                    on_epoch=observed.on_epoch,
-                    on_notice=observed.on_notice or (lambda line: None),
-                    on_recovery=observed.on_recovery,
-                )
+                return run_standby(job, settings, bus, control, observed, clock)
             return run_job(
                 job,
                 settings,
                 bus=bus,
                 control=control,
-                on_parts=observed.on_parts,
-                on_epoch=observed.on_epoch,
-                on_notice=observed.on_notice,
-                on_recovery=observed.on_recovery,
                 takes_over=self.takeover,
                 clock=clock,
+                **vars(observed),
             )
 
 
@@ -172,7 +159,7 @@ class CatchUpMonitor:
     rate: int | None = None
     _marks: deque[tuple[float, int, int]] = field(default_factory=deque)
     _rows: int = 0
-    _told_at: float | None = None
+    _noted_at: float | None = None
 
     def note(self, now: float, rows: int, lags: list[int]) -> str | None:
         """Take an epoch; returns what to report where the job comes no closer.
@@ -190,9 +177,9 @@ class CatchUpMonitor:
         seconds = now - began
         if seconds < WINDOW_S or lag < lag_then or not lag:
             return None
-        if self._told_at is not None and now - self._told_at < REPEAT_S:
+        if self._noted_at is not None and now - self._noted_at < REPEAT_S:
             return None
-        self._told_at = now
+        self._noted_at = now
         reads = (self._rows - rows_then) / seconds
         comes = reads + (lag - lag_then) / seconds
         return self._words(reads, comes if len(lags) == 1 else None, lag)

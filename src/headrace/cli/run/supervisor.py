@@ -145,13 +145,13 @@ class Supervisor:
         settings: how it is started again.
         clock: for durations.
         is_standby: a driver that lost the job waits for it again.
-        tell: called with what happened: in words, and as JSON.
+        report: called with what happened: in words, and as JSON.
     """
 
     words: Callable[[ChildReport], Sequence[str]]
     settings: SuperviseSettings
     clock: Clock
-    tell: Callable[[str, dict[str, Any]], None]
+    report: Callable[[str, dict[str, Any]], None]
     is_standby: bool = False
     _asked: threading.Event = field(default_factory=threading.Event)
     _child: subprocess.Popen[bytes] | None = None
@@ -168,14 +168,14 @@ class Supervisor:
                 if wait_s is None:
                     reason = reason or f"it was started again {backoff.restarts} times in a row"
                     if end.code and reason != _ASKED:
-                        self._told(end, f"not started again: {reason}", None, backoff.restarts)
+                        self._report(end, f"not started again: {reason}", None, backoff.restarts)
                     return 0 if end.code < 0 and "had come to its end" in reason else end.exit_code
                 words = f"started again in {wait_s:g} s, the {_nth(backoff.restarts)} time in a row"
-                self._told(end, words, wait_s, backoff.restarts)
+                self._report(end, words, wait_s, backoff.restarts)
                 if self._asked.wait(wait_s):
                     return INTERRUPTED
 
-    def _told(self, end: ChildEnd, next_: str, wait_s: float | None, restarts: int) -> None:
+    def _report(self, end: ChildEnd, next_: str, wait_s: float | None, restarts: int) -> None:
         words = f"{end}; {next_}"
         facts: dict[str, Any] = {
             "type": "supervisor",
@@ -190,7 +190,7 @@ class Supervisor:
             "wait_s": wait_s,
             "text": words,
         }
-        self.tell(words, facts)
+        self.report(words, facts)
         if end.said.storage:
             event = JobEvent(
                 self.clock.now_ms(), "restart" if wait_s is not None else "failed", words
@@ -308,7 +308,7 @@ def supervise(
         is_standby: a driver that lost the job waits for it again.
     """
 
-    def tell(words: str, facts: dict[str, Any]) -> None:
+    def report(words: str, facts: dict[str, Any]) -> None:
         if as_json:
             show_json(facts)
         else:
@@ -317,4 +317,4 @@ def supervise(
     def words(said: ChildReport) -> list[str]:
         return words_of(context, has_begun=bool(said.storage), is_restored=said.restored)
 
-    return Supervisor(words, settings, clock, tell, is_standby).run()
+    return Supervisor(words, settings, clock, report, is_standby).run()

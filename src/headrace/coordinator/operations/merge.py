@@ -469,4 +469,4 @@ def _why_no_function(sink: Sink) -> str:
     """Return why no function can choose for a sink; empty: one can."""
     if not sink.replaces_by:
         return "each row is a new one there"
-    return "" if sink.tells_rows else "the sink does not tell what it has (tells_rows)"
+    return "" if sink.reports_rows else "the sink does not report what it has (reports_rows)"

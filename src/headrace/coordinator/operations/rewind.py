@@ -66,7 +66,7 @@ def without_state(
         origin=state.origin or state.lineage,
         run=state.run + 1,
         hosts=state.hosts,
-        story=state.story,
+        host_events=state.host_events,
         identities=dict(identities or {}),
     )
 
@@ -101,7 +101,7 @@ def state_at_epoch(state: JobState, target: JobState, lineage: str) -> JobState:
         rescaled_at=state.epoch + 1 if is_rescaled else -1,
         origin=state.origin or state.lineage,
         hosts=state.hosts,
-        story=state.story,
+        host_events=state.host_events,
     )
 
 

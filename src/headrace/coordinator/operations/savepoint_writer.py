@@ -394,7 +394,7 @@ def _detached_state(state: JobState) -> JobState:
         tasks={name: structs.replace(task, host="") for name, task in state.tasks.items()},
         standbys={},
         hosts={},
-        story=(),
+        host_events=(),
         outputs=(),
         sinks=(),
         copy_of="",

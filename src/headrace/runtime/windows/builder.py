@@ -18,7 +18,7 @@ from headrace.graph.windows import (
     Window,
 )
 from headrace.runtime.node import Node
-from headrace.runtime.node_context import NodeContext
+from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.windows.aggregation import Aggregation
 from headrace.runtime.windows.assigners import (
     Assigner,

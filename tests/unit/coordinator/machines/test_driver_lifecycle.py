@@ -21,7 +21,7 @@ RUNNING = DriverLifecycle().after(DriverStarted())
 @pytest.mark.parametrize(
     ("signals", "phase", "action"),
     [
-        (ControlSignals(), DriverPhase.RUNNING, DriverAction.TURN),
+        (ControlSignals(), DriverPhase.RUNNING, DriverAction.ADVANCE),
         (ControlSignals(finish=True), DriverPhase.RUNNING, DriverAction.END_INPUTS),
         (ControlSignals(paused=True, finish=True), DriverPhase.PAUSED, DriverAction.SERVE),
         (
@@ -41,7 +41,7 @@ def test_stop_wins_over_a_pause_and_that_over_all_else(
 
 def test_a_job_that_has_ended_is_not_paused_and_a_turn_finds_nothing() -> None:
     ended = DriverLifecycle().after(DriverStarted(ended=True)).after(ControlSignals(paused=True))
-    assert ended.action is DriverAction.TURN
+    assert ended.action is DriverAction.ADVANCE
     assert ended.after(EpochDone(committed=False, ended=True)).phase is DriverPhase.ENDED
 
 
