@@ -77,10 +77,31 @@ def test_a_layer_imports_only_from_those_above(layer: str) -> None:
 
 
 def test_no_ring_of_imports() -> None:
+    # A package gathers names from its modules, which do not import the package itself.
+    TopologicalSorter(imports_of_modules()).prepare()
+
+
+def test_no_ring_of_folders() -> None:
+    """What lies in a folder, files and folders, each with all that is in it, imports one way."""
+    rooms: dict[str, dict[str, set[str]]] = {}
+    for module, targets in imports_of_modules().items():
+        parts = module.split(".")
+        for depth in range(1, len(parts)):
+            folder, room = ".".join(parts[:depth]), ".".join(parts[: depth + 1])
+            others = {
+                ".".join(target.split(".")[: depth + 1])
+                for target in targets
+                if target.startswith(f"{folder}.")
+            }
+            rooms.setdefault(folder, {}).setdefault(room, set()).update(others - {room})
+    for graph in rooms.values():
+        TopologicalSorter(graph).prepare()
+
+
+def imports_of_modules() -> dict[str, set[str]]:
     known = {name_of(path): path for path in MODULES}
     graph: dict[str, set[str]] = {}
     for module, path in known.items():
         targets = (name if name in known else name.rpartition(".")[0] for name, _ in imports(path))
         graph[module] = {target for target in targets if target in known and target != module}
-    # A package gathers names from its modules, which do not import the package itself.
-    TopologicalSorter(graph).prepare()
+    return graph

@@ -78,7 +78,6 @@ from headrace.coordinator.operations.savepoint_format import (
 from headrace.coordinator.operations.savepoint_format import (
     delete_savepoint as _delete_savepoint,
 )
-from headrace.coordinator.operations.savepoint_restore import SavepointRestore
 from headrace.coordinator.operations.savepoint_writer import (
     AskPart,
     save_job,
@@ -87,6 +86,7 @@ from headrace.coordinator.outputs import CONFIRMED_FILE, check_sinks_confirmed
 from headrace.coordinator.plan_files import SECRETS
 from headrace.coordinator.plan_files import forget_secrets as _forget_secrets
 from headrace.coordinator.rescale import setting_notice
+from headrace.coordinator.savepoint_restore import SavepointRestore
 from headrace.errors import NotOwnerError
 from headrace.files import TRASH, Files
 from headrace.plan.stages import SinkBinding, job_of

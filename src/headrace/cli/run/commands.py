@@ -114,7 +114,7 @@ def start_from_savepoint(
     """
     from headrace.coordinator.job_storage import JobContext
     from headrace.coordinator.operations.savepoint_format import find_savepoint
-    from headrace.coordinator.operations.savepoint_restore import SavepointRestore
+    from headrace.coordinator.savepoint_restore import SavepointRestore
     from headrace.files import Files
     from headrace.remote import address_of
 
