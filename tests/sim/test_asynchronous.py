@@ -148,8 +148,22 @@ def test_one_slow_call_holds_no_other_message_of_a_keyed_job_and_goes_on_across_
         assert World.calls[4] == 1
         World.held.clear()
         driver.run()
+        driver.crash()
+        driver.advance(force=True)
         assert World.calls == Counter(dict.fromkeys(range(30), 1))
         assert sorted(numbers(driver)) == list(range(30))
+
+
+def test_messages_of_a_key_leave_in_order_whichever_epochs_they_have_waited_since() -> None:
+    with opened(keyed(), tasks=1) as driver:
+        World.held.update(range(9))
+        for begin, keys in ((0, "a"), (1, "abcdefgh")):
+            rows = [{"n": n, "k": key, "at": n * 1000} for n, key in enumerate(keys, begin)]
+            driver.feed("in", rows)
+            driver.advance()
+        World.held.clear()
+        driver.run()
+        assert [row["n"] for row in driver.output("out") if row["k"] == "a"] == [0, 1]
 
 
 def test_the_epoch_of_a_source_commits_up_to_the_first_call_that_is_open() -> None:
@@ -226,6 +240,8 @@ def test_what_waits_is_late_for_no_window(order: str) -> None:
             apart = Counter(
                 (row["window_start"]) for row in driver.output("apart") for _ in range(row["n"])
             )
+            sent = Counter((row["v"], row["window_start"]) for row in driver.output("apart"))
+            assert set(sent.values()) == {1}, "no window is sent again for what came after it"
             assert counts_of(driver, "count.window").get("late", 0) == 0
             return sorted(windows), sorted(apart.items())
 

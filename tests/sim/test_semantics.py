@@ -177,6 +177,25 @@ def test_an_older_driver_may_win_a_manifest_after_another_has_begun(
             assert semantics == LEAST or found.doubled == 0
 
 
+def test_who_loses_a_manifest_to_an_older_driver_sends_nothing_of_its_own() -> None:
+    """The older one froze with it in its hands, and has sent its output when the newer commits."""
+    with running(counter(EXACTLY, MOST)) as run:
+        run.feed(50)
+        run.driver.run()
+        run.feed(40)
+        run.driver.advance()
+        newest = max((run.driver.storage / "manifests").glob("*.json"))
+        late = newest.rename(run.driver.home / "late")
+        run.driver.crash()
+        run.driver.start()
+        with call_at("commit.written", lambda: late.rename(newest)):
+            run.driver.advance()
+        assert not late.exists()
+        run.feed(30)
+        run.driver.finish()
+        assert run.state() == run.output(MOST) == (0, 0)
+
+
 def test_the_orders_lose_and_double_only_where_they_may() -> None:
     """Over all crashes of a cell: zero where promised, and shown where not."""
     for cell, order in ORDERS.items():
