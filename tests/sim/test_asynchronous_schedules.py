@@ -128,7 +128,7 @@ def played(rows: list[dict[str, Any]], rand: random.Random, via: str) -> Found:
         return results(driver)
 
 
-@pytest.mark.parametrize("seed", more(range(4), range(200)))
+@pytest.mark.parametrize("seed", more(range(6), range(200)))
 def test_any_schedule_gives_what_a_plain_class_gives(seed: int) -> None:
     rand = random.Random(seed)
     via = "bus" if seed % 4 == 3 else "exchange"

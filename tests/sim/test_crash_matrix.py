@@ -138,7 +138,7 @@ def follow(subject: Subject, cell: Cell, point: str) -> None:
             driver.advance_with_crash(point, 1, subject.proceed)
         case "rescales":
             driver.coordinator.rescale(
-                7 if 5 in driver.coordinator.state.task_counts.values() else 5
+                1 if 4 in driver.coordinator.state.task_counts.values() else 4
             )
 
 
