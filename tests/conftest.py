@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 pytest_plugins = ["tests.sharing"]
 UNIT = Path(__file__).parent / "unit"
+YOUNG = 20_000
+"""Objects that are made before the collector of cycles looks at them, in place of 700."""
+
 LEAN = str(Path(__file__).with_name("support") / "without_pandas")
 """As of ``tests.support.processes``, which loads Headrace: who only shares tests out needs none."""
 sys.path.append(LEAN)  # some give processes the path of this one
@@ -52,6 +55,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(YOUNG)
         gc.enable()
         atexit.register(gc.unfreeze)  # some libraries complain of what is left at the end
 

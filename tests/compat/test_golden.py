@@ -16,6 +16,8 @@ from tests.compat.golden_jobs import JOBS, create, feed, open_job
 from tests.compat.make_golden import STEPS, committed, headrace
 from tests.support.homes import unpack
 
+from headrace.testing import TestDriver
+
 ARCHIVES = sorted((Path(__file__).parent / "golden").glob("[0-9a-f]*.tar.xz"))
 GOLDEN = pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.split(".")[0])
 
@@ -39,7 +41,7 @@ def test_what_is_there_is_seen_and_the_job_continues_as_one_that_never_stopped(
     home, expected = _unpacked(archive, name, tmp_path)
     with (
         open_job(JOBS[name], home) as driver,
-        open_job(JOBS[name], tmp_path / "other") as other,
+        TestDriver(JOBS[name], tasks=1, slots=1) as other,
     ):
         assert committed(driver) == expected
         create(other)

@@ -29,7 +29,7 @@ def open_driver(
     work = make_job(*tables, small=small)
     return TestDriver(
         work,
-        tasks=3,
+        tasks=2,
         hosts=hosts,
         home=home,
         durability=durability,

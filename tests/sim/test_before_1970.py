@@ -37,7 +37,7 @@ def test_every_kind_of_state_equals_the_model(begin: str, store: str) -> None:
     """Across killed slots and drivers, a lost disk, and other numbers of tasks."""
     tables = "columnar" if store == "rocksdb" else None
     job = make_job(store, tables, via=["name"])
-    with TestDriver(job, tasks=3, memory_bus=False) as driver:
+    with TestDriver(job, tasks=2, memory_bus=False) as driver:
         world = World(driver, random.Random(5), BEGINS[begin])
         world.feed(80)
         driver.run()

@@ -142,7 +142,7 @@ def test_all_levels_do_something(expected: dict[str, Counter[Any]]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "via"), crossed([(13, 1), (40, 2), (1_000, 3), (40, 4)], ["exchange", "bus"])
+    ("cut", "via"), crossed([(25, 1), (40, 2), (1_000, 3), (40, 4)], ["exchange", "bus"])
 )
 def test_results_are_those_of_one_epoch(
     via: str, cut: tuple[int, int], expected: dict[str, Counter[Any]]

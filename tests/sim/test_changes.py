@@ -13,7 +13,7 @@ from tests.support.changes import JobState, remove, reset, state_at, storages, t
 from tests.support.changes import rescale as rescale_to
 from tests.support.changes import rewind as rewind_to
 from tests.support.pairwise import Cell, choices, pairwise
-from tests.support.soak import more
+from tests.support.soak import crossed, more
 
 from headrace.errors import InvalidInputError
 from headrace.testing import FAULT_POINTS, TestDriver, call_at, crash_at
@@ -164,8 +164,7 @@ def has_epochs(driver: TestDriver) -> bool:
     return any(list(path.glob("manifests/[0-9]*.json")) for path in storages(driver))
 
 
-@pytest.mark.parametrize("durability", ["epoch", BACKUP])
-@pytest.mark.parametrize("point", DELETION)
+@pytest.mark.parametrize(("point", "durability"), crossed(DELETION, [BACKUP, "epoch"]))
 def test_a_crash_while_a_job_is_deleted(tmp_path: Path, durability: str, point: str) -> None:
     """It is asked for again until the job is gone; then one of its name begins anew."""
     with open_driver(tmp_path / "home", durability) as driver:
@@ -183,8 +182,7 @@ def test_a_crash_while_a_job_is_deleted(tmp_path: Path, durability: str, point: 
         assert trash(driver) == []
 
 
-@pytest.mark.parametrize("durability", ["epoch", BACKUP])
-@pytest.mark.parametrize("point", DELETION)
+@pytest.mark.parametrize(("point", "durability"), crossed(DELETION, ["epoch", BACKUP]))
 def test_a_job_whose_deletion_died_is_whole_or_gone(
     tmp_path: Path, durability: str, point: str
 ) -> None:

@@ -21,8 +21,8 @@ from headrace.coordinator.placement import Affinity, PlacementRules
 from headrace.errors import NotOwnerError
 from headrace.testing import ManualClock
 
-EACH = 350
-"""Schedules of one test, which takes about 3 s."""
+EACH = 250
+"""Schedules of one test, which takes about 2 s."""
 
 MOST_STEPS = 3_000
 CALM = 8

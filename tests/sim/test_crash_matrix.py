@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.sim.copies import check_at_least_once, expire_lease
-from tests.sim.matrix import SUBJECTS, Copied, Held, Related, Subject
+from tests.sim.matrix import SUBJECTS, Copied, Exchanged, Held, Subject
 from tests.support.pairwise import POINTS, Cell, choices, pairs_of, pairwise
 from tests.support.soak import more
 
@@ -88,7 +88,7 @@ def test_whoever_dies_anywhere_loses_and_doubles_nothing(cell: Cell) -> None:
     is_copied = kind is Copied
     with TestDriver(
         kind.job(cell["store"]),
-        tasks=2 if kind is Related else 3,
+        tasks=3 if kind is Exchanged else 2,
         hosts=1 if is_copied else 2,
         memory_bus=cell["bus"] == "memory",
         durability="backup(30s)" if is_copied else "epoch",
@@ -138,7 +138,7 @@ def follow(subject: Subject, cell: Cell, point: str) -> None:
             driver.advance_with_crash(point, 1, subject.proceed)
         case "rescales":
             driver.coordinator.rescale(
-                7 if 5 in driver.coordinator.state.task_counts.values() else 5
+                1 if 4 in driver.coordinator.state.task_counts.values() else 4
             )
 
 

@@ -32,7 +32,7 @@ def sums(g: Any) -> None:
     totals.send_to(g.output("totals"))
 
 
-@pytest.mark.parametrize("seed", more(range(3), range(100)))
+@pytest.mark.parametrize("seed", more(range(2), range(100)))
 def test_what_a_frozen_host_does_when_it_wakes_changes_nothing(tmp_path: Path, seed: int) -> None:
     rng, model = random.Random(seed), Counter[int]()
     with FreezingDriver(
@@ -47,7 +47,7 @@ def test_what_a_frozen_host_does_when_it_wakes_changes_nothing(tmp_path: Path, s
         driver.create("events", {"id": pa.int64(), "v": pa.int64()})
         asleep: set[int] = set()
         fed = 0
-        for _ in range(16):
+        for _ in range(12):
             chance = rng.random()
             if chance < 0.3 and len(asleep) < HOSTS - 1:
                 host = rng.choice(sorted(set(range(HOSTS)) - asleep))

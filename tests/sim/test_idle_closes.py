@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -156,16 +157,21 @@ def played(seed: int, max_rows: int = 1_000, point: str = "") -> tuple[Windows, 
         return rows(driver, "tens"), rows(driver, "visits"), late
 
 
-@pytest.mark.parametrize("seed", more([1, 2], range(20)))
+@pytest.mark.parametrize("seed", more([1], range(20)))
 def test_results_do_not_depend_on_the_size_of_epochs(seed: int) -> None:
     expected = played(seed)
     assert expected[2] > 0
     assert expected == played(seed, 3)
 
 
+@cache
+def undisturbed() -> tuple[Windows, Windows, int]:
+    return played(3)
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_changes_nothing(point: str) -> None:
-    assert played(3) == played(3, point=point)
+    assert undisturbed() == played(3, point=point)
 
 
 def test_an_epoch_that_closes_windows_runs_again_as_it_did(tmp_path: Path) -> None:

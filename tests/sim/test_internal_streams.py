@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -418,8 +419,9 @@ def test_a_wrong_graph_is_told_before_anything_is_made(driver: TestDriver) -> No
 POINTS = ["set_back.published", "set_back.committed", "parts.set_back", "parts.stream_removed"]
 
 
-@pytest.mark.parametrize("nth", [1, 2])
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    ("point", "nth"), more([*zip(POINTS, [1, 2, 2, 1], strict=True)], [*product(POINTS, [1, 2])])
+)
 def test_a_reset_that_was_cut_is_completed_by_another(point: str, nth: int, tmp_path: Path) -> None:
     with TestDriver(clicks, home=tmp_path, memory_bus=False) as driver:
         driver.create("clicks", CLICKS, time="at", partitions=2)

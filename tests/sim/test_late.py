@@ -182,13 +182,15 @@ def test_a_result_is_sent_when_its_window_ends_and_kept_until_its_grace_is_over(
 
 
 @pytest.mark.parametrize(
-    "window",
-    [
-        hr.tumbling("10s", allowed_lateness="30s", late="side_output"),
-        hr.hopping("10s", every="10s", allowed_lateness="30s", late="side_output"),
-    ],
+    ("window", "max_rows"),
+    crossed(
+        [
+            hr.tumbling("10s", allowed_lateness="30s", late="side_output"),
+            hr.hopping("10s", every="10s", allowed_lateness="30s", late="side_output"),
+        ],
+        [1_000, 7],
+    ),
 )
-@pytest.mark.parametrize("max_rows", [1_000, 7])
 def test_late_records_go_to_the_side_as_they_came(window: Any, max_rows: int) -> None:
     outputs, late = run(aside(window), 4, max_rows)
     wanted, dropped = expected(4)

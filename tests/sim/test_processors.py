@@ -100,7 +100,7 @@ def check(driver: TestDriver, fed: list[Row]) -> None:
 @pytest.mark.parametrize("max_rows", more([1_000, 7], [1_000, 7, 3, 1]))
 def test_results_are_those_of_the_log_whatever_the_epochs(max_rows: int) -> None:
     fed: list[Row] = []
-    with TestDriver(contracts, tasks=3, max_rows=max_rows) as driver:
+    with TestDriver(contracts, tasks=2, max_rows=max_rows) as driver:
         driver.create("events", COLUMNS, time="at")
         for _, rows in batches(1):
             fed += rows
@@ -113,7 +113,7 @@ def test_results_are_those_of_the_log_whatever_the_epochs(max_rows: int) -> None
 @pytest.mark.parametrize("point", more(POINTS[1::3], POINTS))
 def test_crashes_and_lost_hosts_change_nothing(point: str) -> None:
     rng, fed = random.Random(5), []
-    with TestDriver(contracts, tasks=3, max_rows=9) as driver:
+    with TestDriver(contracts, tasks=2, max_rows=9) as driver:
         driver.create("events", COLUMNS, time="at")
         for number, (_, rows) in enumerate(batches(2)):
             fed += rows

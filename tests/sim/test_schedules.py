@@ -20,7 +20,7 @@ from tests.support.soak import more
 from headrace.errors import NotOwnerError
 from headrace.testing import FAULT_POINTS, TestDriver, call_at
 
-QUICK, SCHEDULES = 18, 2000
+QUICK, SCHEDULES = 12, 2000
 POINTS = [point for point in FAULT_POINTS if point.startswith(EPOCH)]
 FILE_BUS_POINTS = [*POINTS, "bus.frame_written", "bus.index_written"]
 JOBS = {

@@ -109,7 +109,7 @@ class Run:
 
 @contextmanager
 def running(job: Job, **knobs: Any) -> Iterator[Run]:
-    with TestDriver(job, **{"tasks": 3, **knobs}) as driver:
+    with TestDriver(job, **{"tasks": 2, **knobs}) as driver:
         yield Run(driver)
 
 

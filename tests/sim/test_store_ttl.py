@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.hosts import now_and_then
+from tests.support.soak import crossed
 
 import headrace as hr
 from headrace.errors import GraphError, InvalidInputError
@@ -49,24 +50,22 @@ def run(driver: TestDriver, *, crashes: bool) -> list[dict[str, Any]]:
     return driver.output("out")
 
 
-@pytest.mark.parametrize("kind", ["rocksdb", "memory"])
-@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize(("kind", "crashes"), crossed(["rocksdb", "memory"], [True, False]))
 def test_counts_begin_again_when_a_key_was_quiet_for_too_long(kind: str, crashes: bool) -> None:
-    with TestDriver(counting(kind=kind)) as driver:
+    with TestDriver(counting(kind=kind), tasks=2) as driver:
         rows = run(driver, crashes=crashes)
         assert [row["n"] for row in rows] == [1, 2, 3, 1, 2, 1]
         assert driver.store("n") == {"a": 1}
 
 
-@pytest.mark.parametrize("kind", ["columnar", "rocksdb"])
-@pytest.mark.parametrize("crashes", [False, True])
+@pytest.mark.parametrize(("kind", "crashes"), crossed(["columnar", "rocksdb"], [True, False]))
 def test_totals_begin_again_when_a_key_was_quiet_for_too_long(kind: str, crashes: bool) -> None:
     @hr.job("totals")
     def totals(g: hr.Graph) -> None:
         keyed = g.input("in").partition_by("k")
         keyed.aggregate(ttl="10s", store=kind, n=hr.agg.count()).send_to(g.output("out"))
 
-    with TestDriver(totals) as driver:
+    with TestDriver(totals, tasks=2) as driver:
         rows = run(driver, crashes=crashes)
         assert [row["n"] for row in rows] == [1, 2, 3, 1, 2, 1]
 
@@ -175,7 +174,7 @@ def test_what_expired_goes_although_each_epoch_finds_a_new_process(kind: str, ta
 
     with TestDriver(notes, tasks=tasks, slots=1, key_groups=64) as driver:
         driver.create("in", {"k": pa.int64()})
-        for epoch in range(40):
+        for epoch in range(20):
             driver.feed("in", [{"k": epoch * 20 + n} for n in range(20)])
             driver.run()
             driver.runner.kill_all()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sim.rough import played_log, records
 from tests.sim.trigger_model import expect_early, held, sent, window_of
 from tests.sim.window_model import Case, expect, make_job
-from tests.support.soak import examples
+from tests.support.soak import crossed, examples
 from tests.support.windows import Session, Window
 
 import headrace as hr
@@ -38,11 +38,17 @@ def run(data: Any, window: Window) -> tuple[list[Any], list[Any], Case]:
     return log, rows, case
 
 
-@pytest.mark.parametrize("updates", UPDATES)
-@pytest.mark.parametrize("early", EARLY[:2], ids=str)
-@pytest.mark.parametrize("kind", ["tumbling", "hopping that does not divide", "session"])
+@pytest.mark.parametrize(
+    ("kind", "early", "updates"),
+    crossed(
+        ["tumbling", "hopping that does not divide", "session"],
+        EARLY[1::-1],
+        ["retract", "replace", "add"],
+    ),
+    ids=str,
+)
 @given(data=st.data())
-@settings(max_examples=examples(2))
+@settings(max_examples=examples(4))
 def test_early_results_by_event_time_follow_from_the_log(
     kind: str, early: dict[str, Any], updates: str, data: Any
 ) -> None:
@@ -53,18 +59,22 @@ def test_early_results_by_event_time_follow_from_the_log(
     assert sorted(expect_early(log, case).elements(), key=repr) == sorted(rows, key=repr)
 
 
-@pytest.mark.parametrize("updates", UPDATES)
-@pytest.mark.parametrize("kind", ["tumbling", "hopping", "session"])
+@pytest.mark.parametrize(
+    ("kind", "updates"), crossed(["tumbling", "hopping", "session"], ["replace", "add", "retract"])
+)
 @given(data=st.data())
-@settings(max_examples=examples(2))
+@settings(max_examples=examples(4))
 def test_early_results_by_number_add_up_to_the_last(kind: str, updates: str, data: Any) -> None:
     grace = data.draw(st.sampled_from(["0ms", "9ms"]))
     run(data, window_of(kind, allowed_lateness=grace, updates=updates, early_rows=3))
 
 
-@pytest.mark.parametrize("updates", UPDATES[:2])
 @pytest.mark.parametrize(
-    "kind", ["tumbling", "hopping", "hopping that does not divide", "sliding", "session"]
+    ("kind", "updates"),
+    crossed(
+        ["tumbling", "hopping", "hopping that does not divide", "sliding", "session"],
+        ["retract", "replace"],
+    ),
 )
 @given(data=st.data())
 @settings(max_examples=examples(2))
@@ -73,10 +83,11 @@ def test_late_records_change_what_was_sent(kind: str, updates: str, data: Any) -
     run(data, window_of(kind, allowed_lateness="15ms", late="update", updates=updates))
 
 
-@pytest.mark.parametrize("early", EARLY, ids=str)
-@pytest.mark.parametrize("kind", ["tumbling", "hopping", "session"])
+@pytest.mark.parametrize(
+    ("kind", "early"), crossed(["tumbling", "hopping", "session"], EARLY), ids=str
+)
 @given(data=st.data())
-@settings(max_examples=examples(2))
+@settings(max_examples=examples(4))
 def test_early_results_and_late_records_go_together(
     kind: str, early: dict[str, Any], data: Any
 ) -> None:

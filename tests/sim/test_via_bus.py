@@ -50,7 +50,7 @@ def test_crash_inside_an_append(point: str, nth: int) -> None:
         world.check()
 
 
-@pytest.mark.parametrize("seed", more(range(4), range(600)))
+@pytest.mark.parametrize("seed", more(range(3), range(600)))
 def test_random_schedules(seed: int) -> None:
     """Parts in any order, crashes and lost hosts in between: results are those of the model."""
     rng = random.Random(seed)

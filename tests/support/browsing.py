@@ -128,8 +128,8 @@ def served(folder: Path, home: Path, port: int = 0, token: Path | None = None) -
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the system's browser."""
-    names = ("chromium", "chromium-browser", "google-chrome")
+    """Start the system's browser, the one without windows if it is there: it computes less."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     found = next(filter(None, map(shutil.which, names)), None)
     assert found is not None, "no chromium; tools/chromium.sh installs one"
     quiet = ["--disable-gpu", "--disable-extensions", "--no-first-run"]

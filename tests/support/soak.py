@@ -61,7 +61,11 @@ def crossed(*factors: Sequence[Any]) -> list[Any]:
     """
     most = max(map(len, factors))
     quick = [tuple(values[n % len(values)] for values in factors) for n in range(most)]
-    return more(quick, list(dict.fromkeys(itertools.product(*factors))))
+    every = list[tuple[Any, ...]]()
+    for one in itertools.product(*factors):
+        if one not in every:  # some cannot be hashed
+            every.append(one)
+    return more(quick, every)
 
 
 def examples(count: int) -> int:

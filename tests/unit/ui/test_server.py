@@ -356,9 +356,12 @@ def test_a_dashboard_is_saved_and_a_change_of_an_older_version_refused(browser: 
 def test_a_live_chart_gets_rows_that_are_appended(home: Home, browser: Browser) -> None:
     home.create("beats", COLUMNS, time="at")
     home.send("beats", [{"at": 1_700_000_000_000, "route": "a", "n": 1}], 0)
-    while not any(one["name"] == "beats" and one.get("rows") for one in
-                  browser.get("/api/streams").json["streams"]):  # fmt: skip
-        pass
+
+    def is_known() -> bool:
+        streams = browser.get("/api/streams").json["streams"]
+        return any(one["name"] == "beats" and one.get("rows") for one in streams)
+
+    until(is_known, "rows of beats")
     query = quote(json.dumps({"stream": "beats", **ALL}))
     with browser.events(f"/api/live?q={query}") as events:
         assert next(events)[1]["rows"] == [[1]]
