@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Print the path of a Python that can run Headrace: 3.11 to 3.14, with PYTHON tried first. Of several
-# with one name on PATH it is the first, unless another is quicker: those that were compiled without
-# the optimisations of distributions take a fifth longer for everything.
+# with one name on PATH it is the first, unless another is quicker by a tenth: those that were
+# compiled without the optimisations of distributions take up to a fifth longer.
 set -euo pipefail
 
 wanted='import sys; assert (3, 11) <= sys.version_info < (3, 15)'
@@ -33,6 +33,8 @@ for name in ${PYTHON:-} python3.11 python3.12 python3.13 python3 python3.14 pyth
             chosen=$(type -ap "$name" | while read -r one; do
                 "$one" -c "$wanted$timed" 2>/dev/null || true
             done | awk "$quickest")
+            [ "${chosen:-$found}" = "$found" ] ||
+                echo "setup: $chosen is quicker than $found; PYTHON=$found takes that" >&2
         fi
         printf '%s\n' "${chosen:-$found}"
         exit 0
