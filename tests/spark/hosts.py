@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.runs import World
 
 JOB = "shuffling"
-HOSTS = 3
+HOSTS = 2
 """That the cluster of the fixture has, each of one core."""
 
 
