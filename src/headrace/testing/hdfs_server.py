@@ -6,6 +6,7 @@ closed. Linux only.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,7 +26,8 @@ START_S = 120.0
 _JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 _SERVER = "org.apache.hadoop.hdfs.server"
 _NAMENODE, _DATANODE = f"{_SERVER}.namenode.NameNode", f"{_SERVER}.datanode.DataNode"
-NODES = {"names": _NAMENODE, "data": _DATANODE}
+NAMES, DATA = "names", "data"
+NODES = {NAMES: _NAMENODE, DATA: _DATANODE}
 """The program of each node."""
 
 
@@ -74,10 +76,11 @@ class HdfsServer(Closeable):
         return {"HADOOP_CONF_DIR": str(self._folder)}
 
     def start(self) -> None:
-        """Start what does not run, and wait until it takes objects."""
+        """Start what does not run, let go on what is paused, and wait until it takes objects."""
         for name, program in NODES.items():
             if name not in self._processes:
                 self._processes[name] = self._run(program)
+            self._processes[name].send_signal(signal.SIGCONT)
         library: Any = extras.load("hdfs_native", "an HDFS for tests")
         client = library.Client(f"hdfs://{self.name}", {"dfs.client.failover.max.attempts": "0"})
         deadline = Deadline(self._clock, START_S)
@@ -100,6 +103,10 @@ class HdfsServer(Closeable):
         process = self._processes.pop(name)
         process.kill()
         process.wait()
+
+    def pause(self, name: str) -> None:
+        """Let one of its ``NODES`` stand still, until ``start``."""
+        self._processes[name].send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
         """End it; closing twice is fine."""
