@@ -19,11 +19,11 @@ from headrace import extras
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.closeable import Closeable
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.testing.kafka_server import find_java
+from headrace.testing.kafka_server import QUICK_JVM, find_java
 from headrace.testing.servers import PROCESS_POLL_S, free_port
 
 START_S = 120.0
-_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_JVM = ("-Xmx256m", *QUICK_JVM)
 _SERVER = "org.apache.hadoop.hdfs.server"
 _NAMENODE, _DATANODE = f"{_SERVER}.namenode.NameNode", f"{_SERVER}.datanode.DataNode"
 NAMES, DATA = "names", "data"
@@ -46,7 +46,9 @@ class HdfsServer(Closeable):
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         self._folder, self._clock = folder, clock or SystemClock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._classes = f"{folder}:{_jar()}:{Path(_spark(), 'jars')}/*"
+        jars = Path(_spark(), "jars")  # most classes are of Hadoop's own, which are looked at first
+        first = ":".join(map(str, sorted(jars.glob("hadoop-*.jar"))))
+        self._classes = f"{folder}:{_jar()}:{first}:{jars}/*"
         folder.mkdir(parents=True, exist_ok=True)
         self.name = f"127.0.0.1:{free_port()}"
         local = {f"dfs.datanode.{one}": "127.0.0.1:0" for one in
