@@ -74,9 +74,9 @@ def test_a_lost_broker_and_leaders_that_move_lose_and_double_nothing(
     topics.create(source, 2, copies=len(brokers))
     rows = clicks(0, 30 * len(lost) + 30)
     feed(topics, source, rows[:30])
-    options = {"key": "user", "partitions": "3", "socket__timeout__ms": "20000"}
-    inputs = url(brokers, source, socket__timeout__ms="20000")
-    via = url(brokers, between, socket__timeout__ms="20000")
+    options = {"key": "user", "partitions": "3", "socket__timeout__ms": "8000"}
+    inputs = url(brokers, source, socket__timeout__ms="8000")
+    via = url(brokers, between, socket__timeout__ms="8000")
     job = counting(inputs, url(brokers, target, **options), via=via)
     leaders = []
 
