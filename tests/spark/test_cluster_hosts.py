@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.spark.hosts import HOSTS, JOB, homes, is_covered, world_on
+from tests.spark.hosts import HOSTS, JOB, feed_until, homes, is_covered, world_on
 from tests.spark.story import story
 from tests.support.homes import FILES
 from tests.support.hosts import EventKind
@@ -58,8 +58,10 @@ class Fed:
 
     def feed_until_covered(self, driver: Driver) -> None:
         """Feed until each host has tasks, and each task a standby that holds something."""
-        while not self.rows or not is_spread(self.world) or not is_covered(self.world):
-            self.feed(driver)
+        self.feed(driver)
+        feed_until(
+            lambda: is_spread(self.world) and is_covered(self.world), lambda: self.feed(driver)
+        )
 
     def feed_to_gate(self, driver: Driver, partition: int = 0) -> int:
         """Feed rows of which the last stops its worker; return that process."""
