@@ -78,7 +78,7 @@ class HdfsServer(Closeable):
         return {"HADOOP_CONF_DIR": str(self._folder)}
 
     def start(self) -> None:
-        """Start what does not run, let go on what is paused, and wait until it takes objects."""
+        """Start what does not run, continue what is paused, and wait until it takes objects."""
         for name, program in NODES.items():
             if name not in self._processes:
                 self._processes[name] = self._run(program)
