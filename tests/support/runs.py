@@ -48,6 +48,7 @@ from headrace.testing import TestDriver
 __all__ = [
     "ROOT",
     "SOON_S",
+    "WITHOUT_PAGES",
     "Drain",
     "Driver",
     "EpochSummary",
@@ -93,7 +94,8 @@ def spark_session(master: str, log: Path) -> Any:
         return build_session(master, "headrace tests", log)
 
 
-LEAN = ("control.enabled=false", "spark.progress=off", "spark.conf.spark.ui.enabled=false")
+WITHOUT_PAGES = ("spark.progress=off", "spark.conf.spark.ui.enabled=false")
+LEAN = ("control.enabled=false", *WITHOUT_PAGES)
 """What a driver on Spark does without, of which few tests ask anything: an API, and pages."""
 
 
