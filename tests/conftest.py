@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest_plugins = ["tests.sharing"]
-UNIT = Path(__file__).parent / "unit"
 YOUNG = 20_000
 """Objects that are made before the collector of cycles looks at them, in place of 700."""
 
+WITHOUT_FRAMES = tuple(Path(__file__).parent / name for name in ("unit", "servers", "standalone"))
+"""Folders of tests whose processes need no pandas."""
 LEAN = str(Path(__file__).with_name("support") / "without_pandas")
 """As of ``tests.support.processes``, which loads Headrace: who only shares tests out needs none."""
 sys.path.append(LEAN)  # some give processes the path of this one
@@ -81,8 +82,8 @@ def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _lean_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What unit tests start does without pandas, which takes half a second each time."""
-    if request.path.is_relative_to(UNIT):
+    """What most tests start does without pandas, which takes half a second each time."""
+    if any(map(request.path.is_relative_to, WITHOUT_FRAMES)):
         monkeypatch.setenv("PYTHONPATH", LEAN, prepend=os.pathsep)
 
 
@@ -101,6 +102,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session with two slots, for all tests that need no process of their own."""
     from tests.support.runs import spark_session
 
-    session = spark_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
+    with pytest.MonkeyPatch.context() as patch:  # which its JVM and their processes keep
+        patch.setenv("PYTHONPATH", LEAN, prepend=os.pathsep)
+        patch.setenv("TESTS_WITH_FRAMES", "yes")
+        session = spark_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
     yield session
     session.stop()

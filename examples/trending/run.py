@@ -7,8 +7,9 @@
     incoming -> filterer.sql -> posts -> joiner.py -> talks -> scorer.py
         -> events_stream -> ranker.sql -> top_events.top_events_5min
 
-Each app is a process. The recording is appended minute by minute, as fast as the apps follow. With
---batch, each app runs over all of its input, sorted by time in a file, and then the next one.
+Each app is a process, while the recording is appended minute by minute, as fast as the apps follow;
+then each runs here once more, to the end of its input. With --batch, each app runs here over all of
+its input, sorted by time in a file, and then the next one.
 The dimensions are a stream, which `headrace serve` serves to the Joiner.
 """
 
@@ -27,7 +28,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -123,8 +124,11 @@ class Pipeline:
 
     def start(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         """Start an app in a process of its own; its log is in the home."""
+        return self._begin(name, *self._running(name, *words))
+
+    def _running(self, name: str, *words: str) -> list[str]:
         file = str(HERE / STAGES[name].app)
-        return self._begin(name, "run", file, "--standalone", "--set", "job.tasks=2", *words)
+        return ["run", file, "--standalone", "--set", "job.tasks=2", *words]
 
     def _begin(self, name: str, *words: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "headrace.cli.main", *words]
@@ -162,7 +166,7 @@ class Pipeline:
         while self.has_read(stage.job) < sum(self.bus.stream(stage.stream).ends()):
             if (code := self._processes[name].poll()) is not None:
                 raise SystemExit(f"{name} ended with {code}; see {self.home / name}.log")
-            CLOCK.sleep(0.02)
+            CLOCK.sleep(0.1)
 
     def has_read(self, job: str) -> int:
         """Return how many rows an app has committed."""
@@ -170,20 +174,28 @@ class Pipeline:
 
     def described(self, job: str) -> dict[str, Any]:
         """Return what ``headrace jobs describe`` says; nothing before the first epoch."""
-        words = ["jobs", "describe", job, "--json", "--home", str(self.home)]
-        out, err = io.StringIO(), io.StringIO()
-        printed = (contextlib.redirect_stdout(out), contextlib.redirect_stderr(err))
-        with printed[0], printed[1], contextlib.suppress(SystemExit):
-            app(words)
+        out = io.StringIO()
+        self._here(out, io.StringIO(), "jobs", "describe", job)
         return dict(json.loads(out.getvalue() or "{}"))
+
+    def _here(self, out: TextIO, err: TextIO, *words: str) -> bool:
+        """Run a command of Headrace in this process; return whether it succeeded."""
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                app([*words, "--json", "--home", str(self.home)])
+            except SystemExit as ended:
+                return not ended.code
+        return True
 
     def finish(self, name: str, *words: str) -> None:
         """Run an app to the end of its input, and close its windows."""
         if (running := self._processes.get(name)) is not None:
             running.terminate()
             running.wait()
-        if self.start(name, "--bounded", *words).wait():
-            raise SystemExit(f"{name} failed; see {self.home / name}.log")
+        os.environ["DIMENSIONS"] = self._address
+        with (self.home / f"{name}.log").open("a") as log:
+            if not self._here(log, log, *self._running(name, "--bounded", *words)):
+                raise SystemExit(f"{name} failed; see {log.name}")
 
     def file_of(self, name: str) -> Path:
         """Write what is in the stream of an app to a file, sorted by time."""

@@ -30,7 +30,7 @@ from headrace.files import Files
 from headrace.objects import ObjectStorage, StorageAwayError
 from headrace.testing import FAULT_POINTS, TestDriver
 from headrace.testing.commit_log_contract import CommitLogContract
-from headrace.testing.hdfs_server import NODES
+from headrace.testing.hdfs_server import DATA, NAMES
 from headrace.testing.object_storage_contract import ObjectStorageContract
 
 BOUNDED = ("job.bounded=true", "control.enabled=false", "epoch.max_rows=200")
@@ -84,8 +84,8 @@ class TestCommitLog(CommitLogContract):
 def test_calls_wait_for_servers_that_come_back(hdfs: HdfsServer) -> None:
     storage, folder = HdfsStorage("hdfs", hdfs.name), f"tests/{new_name()}"
     assert storage.put_new(f"{folder}/a", b"a")
-    for node in NODES:
-        hdfs.kill(node)
+    hdfs.kill(NAMES)
+    hdfs.pause(DATA)
     again = threading.Thread(target=hdfs.start)
     again.start()
     assert storage.put_new(f"{folder}/b", b"b")

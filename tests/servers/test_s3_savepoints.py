@@ -112,7 +112,7 @@ def test_a_writer_that_dies_leaves_no_savepoint(point: str, address: str, tmp_pa
         finish(driver, world)
 
 
-@pytest.mark.parametrize("point", more(["savepoint.streams_made", "savepoint.begun"], STARTING))
+@pytest.mark.parametrize("point", more(["savepoint.begun"], STARTING))
 def test_a_start_that_dies_is_begun_again(point: str, address: str, tmp_path: Path) -> None:
     driver, world = started("parts", address, tmp_path)
     with driver:

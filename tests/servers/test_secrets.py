@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from tests.support.canaries import CANARY, calls_below, canary, leaks, readable_by_others
-from tests.support.processes import ROOT, Deadline, SystemClock, wait_until
+from tests.support.processes import MODULES, Deadline, SystemClock, wait_until
 from tests.support.servers import RedisServer
 from tests.support.watching import API_FILE, ApiAddress
 
@@ -151,7 +151,7 @@ class World:
 
     def _run(self, *words: str) -> tuple[str, str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-        environment |= {**self.environ, "PYTHONPATH": str(ROOT / "src")}
+        environment |= {**self.environ, "PYTHONPATH": MODULES}
         process = subprocess.Popen(
             [sys.executable, *words],
             stdout=subprocess.PIPE,

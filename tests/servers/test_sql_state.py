@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.servers.conftest import ask
 from tests.support.servers import RedisServer
+from tests.support.soak import more
 from tests.support.sql import ORDERS, POINTS, TableQueries, assert_same, in_duckdb, orders
 from tests.support.watching import live_job
 
@@ -49,7 +50,7 @@ def app_at(address: str) -> Any:
     return load_app(SqlText(APP.format(options=f" WITH (state = '{address}')"), "shop.sql"))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", more([0, 1], range(3)))
 def test_tables_on_a_server_are_those_of_duckdb_whatever_dies(address: str, seed: int) -> None:
     dice = random.Random(seed)
     rows = orders(dice, 200)

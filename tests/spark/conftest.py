@@ -19,7 +19,7 @@ sys.path += MODULES.split(os.pathsep)  # hosts of a cluster have the path of thi
 
 @pytest.fixture(scope="session")
 def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
-    """Three hosts of one core for all tests of a cluster, and no process left at the end."""
+    """Two hosts of one core for all tests of a cluster, and no process left at the end."""
     with SparkCluster(tmp_path_factory.mktemp("cluster"), workers=HOSTS) as running:
         yield running
     assert running.processes() == []

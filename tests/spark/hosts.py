@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from tests.support.processes import until
 from tests.support.runs import World
 
 JOB = "shuffling"
-HOSTS = 3
+HOSTS = 2
 """That the cluster of the fixture has, each of one core."""
+PAUSE_S = 0.5
 
 
 def small_executors() -> tuple[str, ...]:
@@ -27,6 +31,14 @@ def world_on(master: str, home: Path, *sets: str) -> World:
 def homes(world: World, job: str = JOB) -> dict[str, str]:
     """The host of each task."""
     return {name: task.host for name, task in world.state(job).tasks.items()}
+
+
+def feed_until(is_met: Callable[[], bool], feed: Callable[[], object]) -> None:
+    """Feed until a condition holds, which takes epochs: each has the CPU of all hosts."""
+    while not is_met():
+        feed()
+        with suppress(TimeoutError):
+            until(is_met, "what takes another epoch", PAUSE_S)
 
 
 def is_covered(world: World) -> bool:

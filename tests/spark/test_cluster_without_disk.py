@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.spark.hosts import homes, small_executors
+from tests.spark.hosts import feed_until, homes, small_executors
 from tests.support.changes import begin_beside
 from tests.support.cli import done
 from tests.support.jobs import counting, flights, model, pairs_of, radar, radar_mistakes
@@ -119,8 +119,7 @@ def test_a_job_survives_a_server_of_exchange_files_and_then_a_host(
 ) -> None:
     with Driver(JOB, world) as driver:
         feed(world, driver, 40)
-        while len(hosts_of(world)) < 2:  # one may come a little later
-            feed(world, driver, 10)
+        feed_until(lambda: len(hosts_of(world)) == 2, lambda: feed(world, driver, 10))
         servers = exchange_servers(cluster.of("worker-1"))
         assert servers
         for process in servers:
@@ -145,8 +144,7 @@ def test_epochs_commit_to_the_disk_of_the_driver_and_the_bucket_has_a_copy(
     backup = "state.durability=backup(1s)"
     with Driver(JOB, world, backup) as driver:
         feed(world, driver, 40)
-        while len(hosts_of(world)) < 2:
-            feed(world, driver, 10)
+        feed_until(lambda: len(hosts_of(world)) == 2, lambda: feed(world, driver, 10))
         world.feed(100)
         cluster.kill_worker(1)
         feed(world, driver, 40)
@@ -250,8 +248,10 @@ def test_hosts_the_bucket_and_the_driver_die_one_after_the_other(
     copies = ("job.hotstandby.enabled=true", "job.hotstandby.replicationcount=1")
     with Driver("joining", world, *copies) as driver:
         feed(world, driver, 40)
-        while len(hosts_of(world)) < 4 or not has_standbys(world):
-            feed(world, driver, 10)
+        feed_until(
+            lambda: len(hosts_of(world)) == 4 and has_standbys(world),
+            lambda: feed(world, driver, 10),
+        )
         lost = host_with_copied_tasks(world, cluster)
         world.feed(100)
         cluster.kill_worker(lost)

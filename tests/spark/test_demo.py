@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from tests.support.processes import WITH_FRAMES
 from tests.support.soak import more
 
 from headrace.bus import Bus, MemoryBus, open_bus
@@ -47,7 +48,7 @@ class Ran:
 
 def run(mode: str, home: Path) -> Ran:
     environ = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE")}
-    environ["PYTHONPATH"] = str(ROOT / "src")
+    environ |= WITH_FRAMES
     command = [sys.executable, "-m", "headrace.cli.main", "demo", "--mode", mode]
     done = subprocess.run(
         [*command, "--home", str(home)],

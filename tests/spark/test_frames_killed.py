@@ -16,26 +16,24 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from tests.spark.frame_programs import ROWS, copy_all
-from tests.support.processes import Deadline, SystemClock, end_group, wait_until
+from tests.support.processes import WITH_FRAMES, Deadline, SystemClock, end_group, wait_until
 
 from headrace.bus import FileBus, StreamSpec
 from headrace.spark import register
 
 pytestmark = pytest.mark.spark
 
-ROOT = Path(__file__).parents[2]
 SOON_S = 240.0
 
 
 @contextmanager
 def copying(home: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the program that copies a stream, in a process of its own."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
     with (home / "copying.log").open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.spark.frame_programs", str(home)],
             cwd=home,
-            env={**os.environ, "PYTHONPATH": paths, "PYSPARK_PYTHON": sys.executable},
+            env={**os.environ, **WITH_FRAMES, "PYSPARK_PYTHON": sys.executable},
             stdout=log,
             stderr=log,
             start_new_session=True,

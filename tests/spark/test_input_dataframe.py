@@ -14,19 +14,27 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.support.homes import load_settings
 from tests.support.jobs import framing, rows_of
 from tests.support.runs import JobControl, World, on_spark, read_stream, run_driver, run_job
+from tests.support.soak import more
 
 import headrace as hr
 from headrace import Job
 from headrace.errors import InvalidInputError
 from headrace.spark import java_classes
-from headrace.testing import crash_at
+from headrace.testing import call_at, crash_at
 
 pytestmark = pytest.mark.spark
 
 FILES, ROWS = 4, 50
 
 
-def test_a_batch_that_the_driver_died_in_counts_once(spark: SparkSession, world: World) -> None:
+def die() -> None:
+    raise RuntimeError("died here")
+
+
+@pytest.mark.parametrize("how", more(["fails"], ["fails", "is killed"]))
+def test_a_batch_that_the_driver_died_in_counts_once(
+    spark: SparkSession, world: World, how: str
+) -> None:
     folder = world.gates / "files"
     folder.mkdir(parents=True)
     expected: Counter[int] = Counter()
@@ -34,9 +42,12 @@ def test_a_batch_that_the_driver_died_in_counts_once(spark: SparkSession, world:
         rows = rows_of(ROWS, 0, start=number * ROWS)
         expected.update(row["id"] for row in rows)
         (folder / f"{number}.json").write_text("\n".join(map(json.dumps, rows)))
-    bounded = "job.bounded=true"
-    died = run_driver("framing", world, bounded, die_at=("spark.part_appended", 3), frames=True)
-    assert died["code"] < 0
+    bounded, (point, nth) = "job.bounded=true", ("spark.part_appended", 3)
+    if how == "is killed":
+        assert run_driver("framing", world, bounded, die_at=(point, nth), frames=True)["code"] < 0
+    else:
+        with call_at(point, die, nth), pytest.raises(Exception, match="died here"):
+            run_job(framing(world.gates), world.settings(bounded))
     result, _ = on_spark(framing(world.gates), world.settings(bounded))
     assert result.state.ended
     assert len(read_stream(world.home, "framing.events.dataframe")) == FILES * ROWS

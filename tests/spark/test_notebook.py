@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, WITH_FRAMES
 
 pytestmark = pytest.mark.spark
 
@@ -19,7 +19,7 @@ def test_a_notebook_queries_the_result_of_a_job_that_runs_in_its_session(tmp_pat
     import nbformat
 
     kept = {name: text for name, text in os.environ.items() if not name.startswith("HEADRACE_")}
-    own = {"PYTHONPATH": str(ROOT / "src"), "JUPYTER_PLATFORM_DIRS": "1", "HOME": str(tmp_path)}
+    own = {**WITH_FRAMES, "JUPYTER_PLATFORM_DIRS": "1", "HOME": str(tmp_path)}
     book = nbformat.read(BOOK, as_version=4)
     resources = {"metadata": {"path": str(tmp_path)}}
     nbclient.NotebookClient(book, timeout=300, resources=resources).execute(env={**kept, **own})

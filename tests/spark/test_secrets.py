@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.canaries import CANARY, calls_below, canary, leaks, readable_by_others
-from tests.support.processes import ROOT, end_group
+from tests.support.processes import WITH_FRAMES, end_group
 
 from headrace.bus import open_bus
 
@@ -53,7 +53,7 @@ def test_a_run_on_spark_has_no_secret_in_what_others_see(tmp_path: Path) -> None
         "inputs.words.partitions=1",
     ]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
-    environment |= {"HEADRACE_HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
+    environment |= {"HEADRACE_HOME": str(home), **WITH_FRAMES}
     given = [part for one in sets for part in ("--set", one)]
     process = subprocess.Popen(
         [

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from tests.support.cli import done
 from tests.support.processes import is_alive, until
+from tests.support.runs import WITHOUT_PAGES
 from tests.support.shop import ROWS, Shop, ended
 
 pytestmark = pytest.mark.spark
 
-RUN = ("run", "shop.py:counts", "--master", "local[2]", "--json")
+QUICK = [word for one in WITHOUT_PAGES for word in ("--set", one)]
+RUN = ("run", "shop.py:counts", "--master", "local[2]", "--json", *QUICK)
 
 
 @pytest.fixture

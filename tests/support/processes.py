@@ -14,7 +14,6 @@ from headrace.testing.servers import command, end_group, is_alive, kill, wait_un
 __all__ = [
     "LEAN",
     "MODULES",
-    "OWN_MODULES",
     "REAL_CLOCK",
     "ROOT",
     "SOON_S",
@@ -23,15 +22,16 @@ __all__ = [
     "SystemClock",
     "command",
 ]
-__all__ += ["end_group", "is_alive", "kill", "until", "wait_until"]
+__all__ += ["WITH_FRAMES", "end_group", "is_alive", "kill", "until", "wait_until"]
 
 ROOT = Path(__file__).parents[2]
 SOON_S = 90.0
 REAL_CLOCK = SystemClock()
-OWN_MODULES = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 LEAN = str(Path(__file__).with_name("without_pandas"))
-MODULES = os.pathsep.join([OWN_MODULES, LEAN])
-"""The ``PYTHONPATH`` of processes that run jobs of tests; none of these jobs needs pandas."""
+MODULES = os.pathsep.join([str(ROOT / "src"), str(ROOT), LEAN])
+"""The ``PYTHONPATH`` of processes that run jobs of tests; few of these jobs need pandas."""
+WITH_FRAMES = {"PYTHONPATH": MODULES, "TESTS_WITH_FRAMES": "yes"}
+"""The environment of those that do."""
 
 
 def until(condition: Callable[[], object], what: str, within_s: float = SOON_S) -> None:

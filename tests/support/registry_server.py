@@ -14,10 +14,10 @@ from urllib.request import urlopen
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import InvalidInputError
-from headrace.testing.kafka_server import KAFKA_START_S, find_java
+from headrace.testing.kafka_server import KAFKA_START_S, QUICK_JVM, find_java
 from headrace.testing.servers import ServerProcess, free_port
 
-_JVM = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_JVM = ("-Xmx384m", *QUICK_JVM)
 _ASK_S = 5.0
 
 

@@ -23,10 +23,10 @@ from tests.support.homes import FILES, Home, Rows, read_stream
 from tests.support.jobs import SCHEMA, rows_of
 from tests.support.processes import (
     MODULES,
-    OWN_MODULES,
     REAL_CLOCK,
     ROOT,
     SOON_S,
+    WITH_FRAMES,
     end_group,
     is_alive,
 )
@@ -48,6 +48,7 @@ from headrace.testing import TestDriver
 __all__ = [
     "ROOT",
     "SOON_S",
+    "WITHOUT_PAGES",
     "Drain",
     "Driver",
     "EpochSummary",
@@ -91,6 +92,11 @@ def spark_session(master: str, log: Path) -> Any:
 
     with contextlib.chdir(Path(__file__).parents[2]):
         return build_session(master, "headrace tests", log)
+
+
+WITHOUT_PAGES = ("spark.progress=off", "spark.conf.spark.ui.enabled=false")
+LEAN = ("control.enabled=false", *WITHOUT_PAGES)
+"""What a driver on Spark does without, of which few tests ask anything: an API, and pages."""
 
 
 class World(Home):
@@ -269,7 +275,7 @@ class Driver:
         order = {
             "job": job,
             "gates": str(world.gates),
-            "sets": [*world.sets, *sets],
+            "sets": [*(LEAN if way == "spark" else ()), *world.sets, *sets],
             "die_at": die_at,
             "way": way,
             "limits": dict(limits),
@@ -277,7 +283,7 @@ class Driver:
         self._log = world.gates / f"driver-{REAL_CLOCK.new_id()}.log"
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
         environment["SPARK_LOCAL_DIRS"] = str(world.home.parent / "scratch")
-        environment["PYTHONPATH"] = OWN_MODULES if frames else MODULES
+        environment |= WITH_FRAMES if frames else {"PYTHONPATH": MODULES}
         with open(self._log, "wb") as log:
             self.process = subprocess.Popen(
                 [*command, sys.executable, "-m", "tests.support.drive", json.dumps(order)],

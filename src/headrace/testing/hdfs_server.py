@@ -6,6 +6,7 @@ closed. Linux only.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,14 +19,15 @@ from headrace import extras
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.closeable import Closeable
 from headrace.errors import InvalidInputError, UnavailableError
-from headrace.testing.kafka_server import find_java
+from headrace.testing.kafka_server import QUICK_JVM, find_java
 from headrace.testing.servers import PROCESS_POLL_S, free_port
 
 START_S = 120.0
-_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+_JVM = ("-Xmx256m", *QUICK_JVM)
 _SERVER = "org.apache.hadoop.hdfs.server"
 _NAMENODE, _DATANODE = f"{_SERVER}.namenode.NameNode", f"{_SERVER}.datanode.DataNode"
-NODES = {"names": _NAMENODE, "data": _DATANODE}
+NAMES, DATA = "names", "data"
+NODES = {NAMES: _NAMENODE, DATA: _DATANODE}
 """The program of each node."""
 
 
@@ -44,7 +46,9 @@ class HdfsServer(Closeable):
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         self._folder, self._clock = folder, clock or SystemClock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._classes = f"{folder}:{_jar()}:{Path(_spark(), 'jars')}/*"
+        jars = Path(_spark(), "jars")  # most classes are of Hadoop's own, which are looked at first
+        first = ":".join(map(str, sorted(jars.glob("hadoop-*.jar"))))
+        self._classes = f"{folder}:{_jar()}:{first}:{jars}/*"
         folder.mkdir(parents=True, exist_ok=True)
         self.name = f"127.0.0.1:{free_port()}"
         local = {f"dfs.datanode.{one}": "127.0.0.1:0" for one in
@@ -74,10 +78,11 @@ class HdfsServer(Closeable):
         return {"HADOOP_CONF_DIR": str(self._folder)}
 
     def start(self) -> None:
-        """Start what does not run, and wait until it takes objects."""
+        """Start what does not run, continue what is paused, and wait until it takes objects."""
         for name, program in NODES.items():
             if name not in self._processes:
                 self._processes[name] = self._run(program)
+            self._processes[name].send_signal(signal.SIGCONT)
         library: Any = extras.load("hdfs_native", "an HDFS for tests")
         client = library.Client(f"hdfs://{self.name}", {"dfs.client.failover.max.attempts": "0"})
         deadline = Deadline(self._clock, START_S)
@@ -100,6 +105,10 @@ class HdfsServer(Closeable):
         process = self._processes.pop(name)
         process.kill()
         process.wait()
+
+    def pause(self, name: str) -> None:
+        """Let one of its ``NODES`` stand still, until ``start``."""
+        self._processes[name].send_signal(signal.SIGSTOP)
 
     def close(self) -> None:
         """End it; closing twice is fine."""

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -23,7 +24,9 @@ from headrace.clock import Clock, Deadline, SystemClock
 from headrace.closeable import Closeable
 from headrace.errors import InvalidInputError, UnavailableError
 
-PROCESS_POLL_S = 0.02
+PROCESS_POLL_S, LONGEST_POLL_S = 0.02, 0.25
+PAUSES = 8
+"""A pause is so many times what the look before it took of a core, which others need meanwhile."""
 END_S = 10.0
 
 
@@ -36,7 +39,7 @@ def wait_until(
     """Return as soon as a condition holds.
 
     Args:
-        condition: asked again and again.
+        condition: asked again and again; one that takes work less often.
         deadline: when to give up.
         what: is waited for, for the error.
         clock: for the pauses.
@@ -45,10 +48,13 @@ def wait_until(
         TimeoutError: it did not hold in time.
     """
     clock = clock or SystemClock()
+    began = time.thread_time()
     while not condition():
         if deadline.expired:
             raise TimeoutError(f"waited in vain for {what}")
-        clock.sleep(PROCESS_POLL_S)
+        work_s = time.thread_time() - began
+        clock.sleep(min(max(PROCESS_POLL_S, PAUSES * work_s), LONGEST_POLL_S))
+        began = time.thread_time()
 
 
 def is_alive(pid: int) -> bool:
