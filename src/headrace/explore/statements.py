@@ -195,7 +195,7 @@ class Figures:
         weighed = [at for at in places if self._is_weighed_quantile(at)]
         plain = [f"{self._sql(at)} AS m{at}" for at in places if at not in weighed]
         by = f" GROUP BY {', '.join(keys)}" if keys else ""
-        listed = ", ".join([*keys, *plain]) or "1 AS one"
+        listed = ", ".join([*keys, *plain]) or "COUNT(*) AS one"
         first = f"SELECT {listed} FROM rows{by}"
         if not weighed:
             return first

@@ -218,6 +218,23 @@ def test_an_answer_equals_that_of_plain_python(
         assert all(map(same, values, found[key])), (key, values, found[key])
 
 
+@pytest.mark.parametrize("route", ["/r1", "none has it"])
+def test_a_quantile_alone_is_one_row(kept: tuple[Explored, Rows], route: str) -> None:
+    explored, rows = kept
+    query = read_query(
+        {
+            "stream": "web",
+            "from": BASE,
+            "to": BASE + 60 * MINUTE,
+            "view": "table",
+            "metrics": [{"fn": "p50", "column": "n"}, {"fn": "p95", "column": "n"}],
+            "filters": [{"column": "route", "op": "=", "value": route}],
+        }
+    )
+    wanted = expected(query, rows, BASE, BASE + 60 * MINUTE)
+    assert explored.service.answer(query).rows == list(wanted.values())
+
+
 def same(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, int | float):
         return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
