@@ -374,7 +374,7 @@ def draw(results: Path, image: Path) -> None:
         label = f"{words[way]}, {lost} of {HOSTS}"
         axes.plot(places, middle, styles[lost], color=colours[way], label=label, markersize=4)
     axes.set(xscale="log", yscale="log", xlabel="state, MB", ylabel="until every task works, s")
-    axes.set_xticks([100, 500, 1000, 2000, 4000], ["100", "500", "1000", "2000", "4000"])
+    axes.set_xticks([100, 1000, 2000, 4000, 8000], ["100", "1000", "2000", "4000", "8000"])
     axes.set_yticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
