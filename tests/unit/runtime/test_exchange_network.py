@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ class Hosts:
         port = msgspec.json.decode(record.read_bytes(), type=ServerRecord).port
         with socket.create_connection(("127.0.0.1", port), 10) as line:
             line.sendall(data)
-            line.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # it may have answered and closed
+                line.shutdown(socket.SHUT_WR)
             return b"".join(iter(lambda: line.recv(1 << 16), b""))
 
     def order(self, paths: list[str], **changes: Any) -> SlotOrder:
