@@ -207,7 +207,7 @@ def test_three_stages_over_files_give_what_they_give_over_a_stream(
         died = 0
         while driver.advance() is not None:  # every other epoch, of whichever part
             died += driver.advance_with_crash(point)
-        assert died > 3
+        assert died > 2
         assert all(part.has_ended for part in driver.parts)
         assert best_of(driver) == runs.expected
 
@@ -333,10 +333,14 @@ def test_a_run_that_was_rewound_after_its_end_ends_again_before_the_next_begins(
         assert runs.begin() is not None
 
 
-@pytest.mark.parametrize("point", STEPS)
+@pytest.mark.parametrize(
+    ("point", "via"),
+    more(
+        [(point, WAYS[n % 2] if point in ONE_PART else "bus") for n, point in enumerate(STEPS)],
+        [(point, via) for point in STEPS for via in WAYS if point in ONE_PART or via == "bus"],
+    ),
+)
 def test_a_crash_while_a_run_begins_leaves_all_of_it_or_nothing(via: str, point: str) -> None:
-    if via == "exchange" and point not in ONE_PART:
-        return
     runs = Runs(via, replace=point == "run.outputs_emptied")
     with runs.driver:
         runs.feed(0, 50)

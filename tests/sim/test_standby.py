@@ -304,7 +304,7 @@ def test_a_forked_child_leaves_the_stores_of_standbys_alone(driver: TestDriver) 
 
 def test_a_host_that_is_back_gets_tasks_again_and_nothing_is_lost(driver: TestDriver) -> None:
     model, rng = Counter[int](), random.Random(3)
-    for turn in range(18):
+    for turn in range(12):
         if turn % 6 == 2:
             driver.lose_host(turn // 6 % 3)
         if turn % 6 == 5:
@@ -343,7 +343,7 @@ def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
     ) as driver:
         driver.create("events", COLUMNS)
         down: list[int] = []
-        for _ in range(14):
+        for _ in range(11):
             chance = rng.random()
             if chance < 0.15 and len(down) < 3:
                 down.append(rng.choice([host for host in range(4) if host not in down]))

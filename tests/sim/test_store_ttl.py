@@ -178,7 +178,7 @@ def test_what_expired_goes_although_each_epoch_finds_a_new_process(kind: str, ta
 
     with TestDriver(notes, tasks=tasks, slots=1, key_groups=64) as driver:
         driver.create("in", {"k": pa.int64()})
-        for epoch in range(20):
+        for epoch in range(14):
             driver.feed("in", [{"k": epoch * 20 + n} for n in range(20)])
             driver.run()
             driver.runner.kill_all()
