@@ -81,7 +81,7 @@ def counted(pairs: list[dict[str, Any]]) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("how", "step"), crossed(["inner", "left", "right", "full"], [1000, 30, 15])
+    ("how", "step"), crossed(["inner", "left", "right", "full"], [1000, 60, 30])
 )
 def test_windows_of_pairs_take_every_row_however_late_it_is_sent(how: str, step: int) -> None:
     """None is late for a window, for the watermark behind the join lags as far as rows do."""
@@ -104,13 +104,13 @@ def test_windows_of_pairs_take_every_row_however_late_it_is_sent(how: str, step:
 
 
 @cache
-def outcome(via: str, max_rows: int, tasks: int = 4) -> list[Counter[str]]:
+def outcome(via: str, max_rows: int, tasks: int = 2) -> list[Counter[str]]:
     in_memory = "://" not in via
     given: dict[str, Any] = {"tasks": tasks, "max_rows": max_rows, "memory_bus": in_memory}
     with TestDriver(windowed("full", via), **given) as driver:
         create(driver)
-        log = rows(200, 3)
-        for begin in range(0, 200, 20):
+        log = rows(120, 3)
+        for begin in range(0, 120, 20):
             feed(driver, log[begin : begin + 20])
             driver.advance(part=0)
         driver.finish()
@@ -124,10 +124,10 @@ def test_a_join_behind_the_bus_gives_the_same(max_rows: int) -> None:
 
 
 def test_tasks_that_sent_rows_without_partner_up_to_other_times_do_not_become_one() -> None:
-    with TestDriver(windowed("full", "bus"), tasks=4, max_rows=5) as driver:
+    with TestDriver(windowed("full", "bus"), tasks=2, max_rows=5) as driver:
         create(driver)
-        log = rows(200, 3)
-        for begin in range(0, 200, 20):
+        log = rows(120, 3)
+        for begin in range(0, 120, 20):
             feed(driver, log[begin : begin + 20])
             for part in range(len(driver.parts) - 2):
                 driver.advance(part=part)
@@ -135,9 +135,9 @@ def test_tasks_that_sent_rows_without_partner_up_to_other_times_do_not_become_on
         for _ in range(7):
             joining.advance()
         with pytest.raises(PartsError, match="different watermarks; ask again when it has read"):
-            joining.rescale(2)
+            joining.rescale(1)
         driver.run()
-        joining.rescale(2)
+        joining.rescale(1)
         driver.finish()
         assert [Counter(map(str, driver.output("pairs")))] == outcome("exchange", 1000)[:1]
 
@@ -159,18 +159,18 @@ def run_idle(max_rows: int = 1000, point: str = "") -> tuple[Counter[str], int]:
     with TestDriver(idling, tasks=2, max_rows=max_rows) as driver:
         create(driver)
         driver.start()
-        for turn in range(30):
-            asleep = turn // 10 % 4 if turn % 10 < 8 else None
+        for turn in range(18):
+            asleep = turn // 6 % 4 if turn % 6 < 5 else None
             for number in range(4):
                 if number == asleep:
                     continue
-                behind = 40_000 if number == turn // 10 % 4 else 3_000
+                behind = 40_000 if number == turn // 6 % 4 else 3_000
                 some = [
                     {"k": rng.choice("abc"), "at": now - rng.randrange(behind), "n": 10 * turn + n}
                     for n in range(rng.randrange(1, 4))
                 ]
                 driver.feed(STREAMS[number % 2], some, partition=number // 2)
-            moved = rng.randrange(1, 5_000)
+            moved = rng.randrange(1, 9_000)
             now += moved
             driver.clock.advance(moved)
             if point and crashes.random() < 0.3:

@@ -15,7 +15,7 @@ def _epochs(
     max_rows: int = 1_000_000, max_bytes: int = 1 << 30, overlay_bytes: int = 128 << 20
 ) -> int:
     with TestDriver(
-        make_job("memory"),
+        make_job("memory", small=True),
         tasks=1,
         slots=1,
         max_rows=max_rows,

@@ -7,12 +7,11 @@ import random
 from collections.abc import Mapping
 from functools import cache
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.soak import more
-from tests.support.sql import POINTS, Row, assert_same
+from tests.support.sql import POINTS, Row, assert_same, duckdb_session
 
 from headrace.bench.nexmark import (
     CHANGING,
@@ -38,11 +37,11 @@ def tables_of(events: int, rate: int) -> Mapping[str, pa.Table]:
 
 
 def in_duckdb(name: str, tables: Mapping[str, pa.Table]) -> list[Row]:
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duckdb_session() as connection:
         connection.execute("set timezone = 'UTC'")
         for stream, table in tables.items():
             connection.register("rows", table)
-            connection.execute(f"create table {stream} as select * from rows")
+            connection.execute(f"create temp table {stream} as select * from rows")
         found = connection.execute((QUERIES / "duckdb" / f"{name}.sql").read_text())
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
@@ -64,7 +63,7 @@ def played(name: str, seed: int, tables: Mapping[str, pa.Table]) -> list[Row]:
             driver.feed("side_input", SIDE_INPUT)
         cuts = dict.fromkeys(read & set(STREAMS), 0)
         while any(cuts[stream] < len(tables[stream]) for stream in cuts):
-            share = dice.uniform(0.05, 0.4)
+            share = dice.uniform(0.1, 0.4)
             for stream, at in cuts.items():
                 count = 1 + int(len(tables[stream]) * share)
                 driver.feed(stream, tables[stream].slice(at, count))
@@ -73,7 +72,7 @@ def played(name: str, seed: int, tables: Mapping[str, pa.Table]) -> list[Row]:
                 driver.advance_with_crash(dice.choice(POINTS))
             else:
                 driver.advance()
-            driver.clock.advance(8_000)
+            driver.clock.advance(12_000)
         driver.finish()
         rows = [row for stream in app.tables.values() for row in driver.output(stream)]
         if not app.tables:

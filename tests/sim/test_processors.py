@@ -47,7 +47,7 @@ def contracts(g: hr.Graph) -> None:
 
 def batches(seed: int, partitions: int = 1) -> list[tuple[int, list[Row]]]:
     rng, now, found = random.Random(seed), 10_000, []
-    for _ in range(12):
+    for _ in range(9):
         rows = []
         for _ in range(rng.randrange(1, 12)):
             now += rng.randrange(300)
@@ -120,7 +120,7 @@ def test_crashes_and_lost_hosts_change_nothing(point: str) -> None:
             driver.feed("events", rows)
             if rng.random() < 0.5:
                 driver.advance_with_crash(point, rng.randrange(1, 3))
-            if number == 6:
+            if number == 4:
                 driver.crash(lose_hosts=[0])
             driver.run()
         driver.finish()
@@ -175,7 +175,7 @@ PIECES = st.lists(
 )
 
 
-@settings(max_examples=examples(6), deadline=None)
+@settings(max_examples=examples(4), deadline=None)
 @given(pieces=PIECES, max_rows=st.integers(1, 20), point=st.sampled_from(["", *POINTS]))
 def test_any_rows_in_any_epochs(
     pieces: list[list[tuple[str, int, int]]], max_rows: int, point: str

@@ -44,9 +44,8 @@ STARTING = [p for p in FAULT_POINTS if p.startswith("savepoint.") and p not in T
 def started(kind: str, home: Path, keep_epochs: int = 100) -> tuple[TestDriver, World]:
     driver = TestDriver(JOBS[kind], tasks=2, hosts=2, home=home, keep_epochs=keep_epochs)
     world = World(driver, random.Random(5))
-    for _ in range(2):
-        world.feed(40)
-        driver.run()
+    world.feed(60)
+    driver.run()
     world.feed(40)
     driver.advance()
     return driver, world
@@ -116,7 +115,7 @@ def test_the_first_job_goes_on_and_the_savepoint_stays(kind: str, tmp_path: Path
             driver.run()
 
         save_running(driver, step=go_on)
-        for _ in range(8):
+        for _ in range(5):
             world.feed(20)
             driver.run()
         held = {part.state.job: part.state.epoch for part in driver.parts}

@@ -38,7 +38,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     limit(monkeypatch, chunk_rows=8)
 
 
-@pytest.mark.parametrize("seed", more(range(QUICK), range(SCHEDULES)))
+@pytest.mark.parametrize("seed", more(range(QUICK), range(SCHEDULES), share=1000))
 def test_random_schedules_equal_the_model(seed: int) -> None:
     """Whatever happens in between, the finished job equals one fold over its input."""
     run_schedule(seed)

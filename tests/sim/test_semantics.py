@@ -45,7 +45,7 @@ class Count:
 RETURNS = {"id": int, "key": int, "number": int}
 
 
-def counter(state: str, *outputs: str, store: str = "rocksdb") -> Job:
+def counter(state: str, *outputs: str, store: str = "memory") -> Job:
     """The Counter Node, with one output of each of these semantics."""
     stores = [hr.store("n", int, store)]
 
@@ -162,7 +162,7 @@ def test_an_older_driver_may_win_a_manifest_after_another_has_begun(
     cell: tuple[str, str], nth: int
 ) -> None:
     """What the second of two manifests names is there, although whoever came has swept since."""
-    with running(counter(*cell)) as run:
+    with running(counter(*cell, store="rocksdb")) as run:
         run.feed(50)
         run.driver.run()
         run.feed(40)
@@ -179,7 +179,7 @@ def test_an_older_driver_may_win_a_manifest_after_another_has_begun(
 
 def test_who_loses_a_manifest_to_an_older_driver_sends_nothing_of_its_own() -> None:
     """The older one froze with it in its hands, and has sent its output when the newer commits."""
-    with running(counter(EXACTLY, MOST)) as run:
+    with running(counter(EXACTLY, MOST, store="rocksdb")) as run:
         run.feed(50)
         run.driver.run()
         run.feed(40)
@@ -213,7 +213,7 @@ def test_the_orders_lose_and_double_only_where_they_may() -> None:
 )
 def test_a_dead_slot_alone_loses_and_doubles_nothing(cell: tuple[str, str], point: str) -> None:
     """Work before the commit has no effect that is seen, so it may be done again."""
-    with running(counter(*cell)) as run:
+    with running(counter(*cell, store="rocksdb")) as run:
         for _ in range(3):
             run.feed(30)
             assert run.driver.advance_with_crash(point)
@@ -296,7 +296,7 @@ CRASHES = st.lists(
 def test_any_crashes_and_epoch_sizes_keep_what_is_promised(
     cell: tuple[str, str], crashes: list[Crash], sizes: list[int]
 ) -> None:
-    with running(counter(*cell, store="memory"), max_rows=17) as run:
+    with running(counter(*cell), max_rows=17) as run:
         for size in sizes:
             run.feed(size)
             for point, nth in crashes:
@@ -371,7 +371,7 @@ def test_without_a_crash_all_are_the_same(
 ) -> None:
     """Over many epochs, with bases of the log, sweeps and a change of the number of tasks."""
     limit(monkeypatch, base_every=3)  # halves are bases, too
-    with running(counter(*cell, store="memory"), tasks=2, max_rows=3, keep_epochs=3) as run:
+    with running(counter(*cell), tasks=2, max_rows=5, keep_epochs=3) as run:
         run.feed(60)
         run.driver.run()
         run.driver.coordinator.rescale(4)

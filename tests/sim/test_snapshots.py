@@ -38,7 +38,7 @@ def test_a_lost_disk_comes_back_from_snapshots_and_segments(store: str, seed: in
     rng = random.Random(seed)
     with TestDriver(make_job(store, small=True), tasks=2, hosts=2, keep_epochs=0) as driver:
         world = World(driver, rng)
-        for number in range(24):
+        for number in range(18):
             world.feed(25)
             driver.run()
             if number % 6 == 5:

@@ -7,11 +7,10 @@ import random
 from collections import Counter
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from tests.support.soak import more
-from tests.support.sql import ORDERS, assert_same, in_duckdb, orders, plain, played
+from tests.support.sql import ORDERS, assert_same, duckdb_session, in_duckdb, orders, plain, played
 
 from headrace.sql import SqlText, load_app
 from headrace.testing import TestDriver
@@ -164,7 +163,7 @@ def test_a_table_is_what_duckdb_makes_of_the_same_rows(at: int, seed: int) -> No
     assert check(QUERIES[at], random.Random(f"{seed}/{at}"), crashes=True) > 3
 
 
-@pytest.mark.parametrize("seed", more(range(3), range(400)))
+@pytest.mark.parametrize("seed", more(range(3), range(400), share=200))
 def test_any_query_makes_what_duckdb_makes(seed: int) -> None:
     dice = random.Random(seed)
     check(generated(dice), dice, crashes=dice.random() < 0.3)
@@ -221,7 +220,7 @@ def test_the_app_of_the_paper_runs_as_it_is_printed(option: str) -> None:
         found = driver.output(app.tables["top_events_5min"])
     count = 3 if option else 10
     table = pa.Table.from_pylist(rows)
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duckdb_session() as connection:
         connection.register("events", table)
         expected = connection.execute(f"""
             select category, event, score, epoch_ms(w) as window_start,
@@ -332,7 +331,7 @@ def test_approximate_quantiles_have_the_ranks_that_were_asked_for() -> None:
             below = sum(one < value for one in values) / len(values)
             up_to = sum(one <= value for one in values) / len(values)
             assert below - off <= rank <= up_to + off, (country, rank, value)
-        with duckdb.connect(config={"threads": 1}) as connection:
+        with duckdb_session() as connection:
             connection.register("t", pa.table({"v": values}))
             [[exact]] = connection.sql(f"SELECT quantile_disc(v, {ranks}) FROM t").fetchall()
         if off == 0:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pytest
 from tests.support.soak import more
-from tests.support.sql import ORDERS, Row, assert_same, in_duckdb, orders, played
+from tests.support.sql import ORDERS, Row, assert_same, duckdb_session, in_duckdb, orders, played
 
 RETURNS = {"at": pa.int64(), "user": pa.string(), "units": pa.int32(), "reason": pa.string()}
 BEGIN = """
@@ -422,7 +421,7 @@ def test_a_join_of_tables_follows_both(name: str, seed: int) -> None:
     streams = {one: (MEMBERS[one], rows[one]) for one in MEMBERS if one in OF_TABLES[name]}
     found = played(text, streams, dice, crashes=True, partitions=1)["found"]
     expected = []
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duckdb_session() as connection:
         for one, (columns, given) in streams.items():
             key, *others = columns
             last = {row[key]: row for row in given}

@@ -6,10 +6,9 @@ import random
 from collections import Counter
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 from tests.support.cli import done
-from tests.support.sql import ORDERS, POINTS, orders
+from tests.support.sql import ORDERS, POINTS, duckdb_session, orders
 
 from headrace.sql import SqlText, load_app
 from headrace.testing import TestDriver
@@ -43,7 +42,7 @@ def test_rows_are_in_each_sink_once_whatever_crashes(tmp_path: Path) -> None:
     given = pa.Table.from_pylist(rows, schema=pa.schema(ORDERS))
     files = tmp_path / "files" / "*" / "*.parquet"
     days = tmp_path / "home" / "warehouse" / "days" / "*" / "*.parquet"
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duckdb_session() as connection:
         connection.register("orders", given)
 
         def found(text: str) -> Counter[object]:

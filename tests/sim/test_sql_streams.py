@@ -5,11 +5,10 @@ from __future__ import annotations
 import random
 from typing import Annotated, Any
 
-import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from tests.support.sql import ORDERS, POINTS, assert_same, orders
+from tests.support.sql import ORDERS, POINTS, assert_same, duckdb_session, orders
 
 import headrace as hr
 from headrace.errors import InvalidInputError
@@ -66,10 +65,12 @@ def test_queries_over_streams_make_what_duckdb_makes() -> None:
             on a.user = b.user and a.units = b.units and a.minute = b.minute and b.units > 1
             group by a.user, a.minute""",
     }
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duckdb_session() as connection:
         given = pa.Table.from_pylist(rows, schema=SCHEMA)
         connection.register("given", given)
-        connection.execute('create table orders as select *, "at" // 60000 as minute from given')
+        connection.execute(
+            'create temp table orders as select *, "at" // 60000 as minute from given'
+        )
         connection.register("users", pa.Table.from_pylist(users))
         for name, text in texts.items():
             cursor = connection.execute(text)

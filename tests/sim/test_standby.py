@@ -95,7 +95,7 @@ def bytes_read_after_a_loss(home: Path, copies: int) -> int:
     """Lose a host after a while, and return what its tasks read to go on elsewhere."""
     model, rng = Counter[int](), random.Random(2)
     with driver_of(home, copies) as driver:
-        for _ in range(16):
+        for _ in range(12):
             feed(driver, rng, 60, model)
             driver.run()
         standbys = dict(state_of(driver).standbys)
@@ -165,7 +165,7 @@ def test_a_job_is_deployed_when_all_its_standbys_are_up_and_not_before(
             described(driver, is_driven=True).deployed,
             described(driver, is_driven=True).standbys_to_fill,
         ) == (False, 12)
-        for _ in range(6):
+        for _ in range(4):
             feed(driver, rng, 60, model)
             driver.run()
         assert (
@@ -173,14 +173,14 @@ def test_a_job_is_deployed_when_all_its_standbys_are_up_and_not_before(
             described(driver, is_driven=True).standbys_to_fill,
         ) == (True, 0)
         driver.lose_host(0)
-        for _ in range(6):
+        for _ in range(4):
             feed(driver, rng, 60, model)
             driver.run()
         told = described(driver, is_driven=True)
         assert (told.deployed, told.standbys_to_fill) == (False, 6)
         assert "not yet: 6 standbys to fill, 6 for want of hosts" in described_text(told)
         driver.bring_back(0)
-        for _ in range(8):
+        for _ in range(6):
             feed(driver, rng, 60, model)
             driver.run()
         assert described(driver, is_driven=True).deployed
@@ -205,7 +205,7 @@ def test_standbys_that_never_get_on_hold_up_no_epoch_and_are_told(tmp_path: Path
         sums, tasks=6, slots=6, hosts=3, standby_copies=1, home=tmp_path, background=Never
     ) as driver:
         driver.create("events", COLUMNS)
-        for epoch in range(1, 25):
+        for epoch in range(1, 13):
             feed(driver, rng, 60, model)
             assert driver.advance() is not None
             assert state_of(driver).epoch == epoch
@@ -304,7 +304,7 @@ def test_a_forked_child_leaves_the_stores_of_standbys_alone(driver: TestDriver) 
 
 def test_a_host_that_is_back_gets_tasks_again_and_nothing_is_lost(driver: TestDriver) -> None:
     model, rng = Counter[int](), random.Random(3)
-    for turn in range(18):
+    for turn in range(12):
         if turn % 6 == 2:
             driver.lose_host(turn // 6 % 3)
         if turn % 6 == 5:
@@ -323,7 +323,7 @@ def test_hosts_that_are_lost_one_after_the_other_leave_room_where_the_standbys_a
     model, rng = Counter[int](), random.Random(1)
     for turn in range(3):
         for change in (driver.lose_host, driver.bring_back):
-            for _ in range(4):
+            for _ in range(3):
                 feed(driver, rng, 60, model)
                 driver.run()
             change(turn % 3)
@@ -334,7 +334,7 @@ def test_hosts_that_are_lost_one_after_the_other_leave_room_where_the_standbys_a
     assert driver.store("n") == model
 
 
-@pytest.mark.parametrize("seed", more(range(2), range(100)))
+@pytest.mark.parametrize("seed", more(range(2), range(100), share=50))
 def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
     rng, model = random.Random(seed), Counter[int]()
     copies = 1 + seed % 2
@@ -343,7 +343,7 @@ def test_random_failures_lose_nothing(tmp_path: Path, seed: int) -> None:
     ) as driver:
         driver.create("events", COLUMNS)
         down: list[int] = []
-        for _ in range(14):
+        for _ in range(11):
             chance = rng.random()
             if chance < 0.15 and len(down) < 3:
                 down.append(rng.choice([host for host in range(4) if host not in down]))

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.support.hosts import now_and_then
+from tests.support.limits import limit
 from tests.support.soak import crossed
 
 import headrace as hr
@@ -137,7 +138,10 @@ def test_nothing_is_seen_from_the_end_of_its_life_on(kind: str) -> None:
         assert [row["n"] for row in driver.output("out")] == [1, 2, 1]
 
 
-def test_expired_totals_leave_the_disk() -> None:
+def test_expired_totals_leave_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit(monkeypatch, snapshot_gain_bytes=1)
+    limit(monkeypatch, merge_cost_bytes=500)
+
     @hr.job("totals")
     def totals(g: hr.Graph) -> None:
         keyed = g.input("in").partition_by("k")
@@ -146,7 +150,7 @@ def test_expired_totals_leave_the_disk() -> None:
     with TestDriver(totals, tasks=1, slots=1, keep_epochs=1) as driver:
         driver.create("in", {"k": pa.string()})
         for _ in range(2):  # a snapshot stands before they expire
-            driver.feed("in", [{"k": str(n)} for n in range(200_000)])
+            driver.feed("in", [{"k": str(n)} for n in range(10_000)])
             driver.run()
         before = driver.coordinator.state.tasks
         for _ in range(30):
@@ -174,7 +178,7 @@ def test_what_expired_goes_although_each_epoch_finds_a_new_process(kind: str, ta
 
     with TestDriver(notes, tasks=tasks, slots=1, key_groups=64) as driver:
         driver.create("in", {"k": pa.int64()})
-        for epoch in range(20):
+        for epoch in range(14):
             driver.feed("in", [{"k": epoch * 20 + n} for n in range(20)])
             driver.run()
             driver.runner.kill_all()

@@ -168,7 +168,7 @@ def test_a_joined_row_is_gone_when_the_right_table_has_it_no_more() -> None:
 
 
 @pytest.mark.parametrize("how", ["inner", "left", "full"])
-@settings(max_examples=examples(8), deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(
     epochs=st.lists(
         st.tuples(
@@ -214,7 +214,7 @@ def test_tables_that_are_joined_say_what_each_epoch_changed(how: str, epochs: li
         assert clicked == Counter(values(row, "n", "has") for row in driver.output("clicked"))
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(6))
 @given(log=st.lists(NAME, max_size=20), cuts=st.lists(st.integers(0, 20), max_size=4))
 def test_changes_are_those_of_the_log_however_epochs_are_cut(
     log: list[Row], cuts: list[int]

@@ -121,7 +121,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, data=st.data())
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(6))
 def test_a_key_sees_one_history_however_epochs_are_cut(rows: list[Row], data: Any) -> None:
     VIA[0] = data.draw(st.sampled_from(["exchange", "bus"]))
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(rows) - 1)), max_size=4)))
@@ -155,7 +155,7 @@ def test_a_timer_that_a_row_cancels_before_its_turn_does_not_fire(cuts: list[int
     logs=st.tuples(ROWS, ROWS),
     steps=st.lists(st.tuples(st.integers(0, 1), st.integers(1, 5)), max_size=5),
 )
-@settings(max_examples=examples(10))
+@settings(max_examples=examples(6))
 def test_a_timer_comes_after_all_rows_before_its_time(
     logs: tuple[list[Row], list[Row]], steps: list[tuple[int, int]]
 ) -> None:

@@ -44,7 +44,7 @@ STEPS = ("advance", "run", "restart", "force", "lose disk")
 
 @pytest.mark.parametrize("kind", KEYS)
 @given(data=st.data())
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(5))
 def test_totals_do_not_depend_on_epochs_restarts_or_arrival(kind: str, data: Any) -> None:
     """Any order over several partitions, any cuts: state, outputs and lateness equal the fold."""
     columns, keys = KEYS[kind]

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.soak import examples
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -144,7 +145,7 @@ def test_each_order_takes_the_rate_of_its_time(
     assert expected(log, how) == found["rates"]
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(6))
 @given(
     log=LOG,
     cuts=st.lists(st.integers(0, 40), max_size=4),
@@ -157,7 +158,7 @@ def test_rows_that_come_by_way_of_the_bus_take_the_same(
     assert expected(log, "left") == found["rates"]
 
 
-@settings(deadline=None)
+@settings(max_examples=examples(5))
 @given(log=LOG, cuts=st.lists(st.integers(0, 40), max_size=4), max_rows=st.integers(1, 20))
 def test_windows_of_joined_rows_do_not_depend_on_epochs(
     log: list[Item], cuts: list[int], max_rows: int

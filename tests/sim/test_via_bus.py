@@ -6,7 +6,7 @@ import random
 
 import pytest
 from tests.sim.world import EPOCH, World, make_job
-from tests.support.soak import more
+from tests.support.soak import crossed, more
 
 from headrace.testing import FAULT_POINTS, TestDriver
 
@@ -25,7 +25,7 @@ def test_results_are_those_of_one_part(way: str) -> None:
     """Each part in turn, a part far behind, or everything at the end: nothing differs."""
     with TestDriver(make_job("memory", "columnar", WAYS[way]), tasks=3) as driver:
         world = World(driver, random.Random(5))
-        for number in range(6):
+        for number in range(4):
             world.feed(50)
             driver.advance(part=0)
             if number % 3 == 2:
@@ -35,8 +35,9 @@ def test_results_are_those_of_one_part(way: str) -> None:
         world.check()
 
 
-@pytest.mark.parametrize("nth", [4, 9])
-@pytest.mark.parametrize("point", ["bus.frame_written", "bus.index_written"])
+@pytest.mark.parametrize(
+    ("point", "nth"), crossed(["bus.frame_written", "bus.index_written"], [4, 9])
+)
 def test_crash_inside_an_append(point: str, nth: int) -> None:
     """Rows or marks of an epoch are half in their streams: the rest follows, once."""
     job = make_job("memory", via=WAYS["all"])
@@ -50,7 +51,7 @@ def test_crash_inside_an_append(point: str, nth: int) -> None:
         world.check()
 
 
-@pytest.mark.parametrize("seed", more(range(3), range(600)))
+@pytest.mark.parametrize("seed", more(range(3), range(600), share=300))
 def test_random_schedules(seed: int) -> None:
     """Parts in any order, crashes and lost hosts in between: results are those of the model."""
     rng = random.Random(seed)

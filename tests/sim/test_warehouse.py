@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.changes import with_settings
 from tests.support.limits import limit
+from tests.support.soak import more
 
 import headrace as hr
 from headrace import Job
@@ -97,11 +98,16 @@ def test_a_day_is_complete_when_the_watermark_of_all_partitions_has_passed_it() 
             assert is_complete == mark.exists()
 
 
+WAYS = [("add", "parquet"), ("drop", "parquet"), ("dead_letter", "parquet"), ("add", "delta")]
+
+
 @pytest.mark.parametrize(
-    ("late", "form"),
-    [("add", "parquet"), ("drop", "parquet"), ("dead_letter", "parquet"), ("add", "delta")],
+    ("late", "form", "epoch_rows"),
+    more(
+        [(*way, rows) for way, rows in zip([*WAYS, WAYS[0]], [1, 3, 1, 3, 1000], strict=True)],
+        [(*way, rows) for way in WAYS for rows in (1, 3, 1000)],
+    ),
 )
-@pytest.mark.parametrize("epoch_rows", [1, 3, 1000])
 def test_which_rows_are_late_does_not_depend_on_epochs(
     late: str, form: str, epoch_rows: int
 ) -> None:

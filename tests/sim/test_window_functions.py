@@ -64,7 +64,7 @@ def moment(value: Any) -> int:
 
 @pytest.mark.parametrize("kind", ["tumbling", "session", "hopping"])
 @given(data=st.data())
-@settings(max_examples=examples(6))
+@settings(max_examples=examples(4))
 def test_functions_see_the_messages_of_each_window(kind: str, data: Any) -> None:
     """The same windows as the model's, in any order of arrival, over crashes."""
     log: list[Record] = data.draw(st.lists(records, max_size=25))

@@ -6,6 +6,7 @@ import datetime
 import math
 import random
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import duckdb
@@ -14,7 +15,7 @@ import pytest
 from sqlglot import exp, parse_one
 
 from headrace.control.live_job import LiveJob
-from headrace.sql import SqlText, load_app
+from headrace.sql import SqlApp, SqlText, load_app
 from headrace.sql.query_engine import Answer, QueryEngine, QueryLimits, parse
 from headrace.sql.query_tables import Windows
 from headrace.sql.routes import live_tables
@@ -143,11 +144,34 @@ def _limit_each(select: exp.Select, table: str) -> None:
                 select.append("expressions", exp.column(bound, table=table))
 
 
+@cache
+def _duckdb() -> duckdb.DuckDBPyConnection:
+    """Return the one of this process: to make another takes ten times what a query does."""
+    return duckdb.connect(config={"threads": 1})
+
+
+def duckdb_session() -> duckdb.DuckDBPyConnection:
+    """Return a session with settings, registered tables and temporary ones of its own."""
+    return _duckdb().cursor()
+
+
+@cache
+def _engine() -> QueryEngine:
+    """Return an engine with the usual limits, as a process has one."""
+    return QueryEngine(QueryLimits())
+
+
+@cache
+def _app(text: str, file: str = "shop.sql") -> SqlApp:
+    """Return an app, which is played and asked of DuckDB."""
+    return load_app(SqlText(text, file))
+
+
 def in_duckdb(text: str, tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]:
     """Return the rows of each query of an app, by its name."""
-    app = load_app(SqlText(text, "app.sql"))
+    app = _app(text)
     found = {}
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with duckdb_session() as connection:
         connection.execute("set error_on_division_by_zero = false")
         for name, table in tables.items():
             connection.register(name, table)
@@ -162,7 +186,7 @@ def in_duckdb(text: str, tables: Mapping[str, pa.Table]) -> dict[str, list[Row]]
             for select in reversed(list(tree.find_all(exp.Select))):
                 if select.find_ancestor(exp.CTE) is None:
                     _with_windows(connection, select, _head(ctes))
-            connection.execute(f'create table "{query.name.text}" as {tree.sql("duckdb")}')
+            connection.execute(f'create temp table "{query.name.text}" as {tree.sql("duckdb")}')
             rows = connection.execute(f'select * from "{query.name.text}"')
             names = [column[0] for column in rows.description]
             found[query.name.text] = [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
@@ -225,7 +249,7 @@ def played(
         file: the name of the app's file.
         partitions: of each stream that is not among the first.
     """
-    app = load_app(SqlText(text, file))
+    app = _app(text, file)
     with TestDriver(app.job, tasks=2, slots=2) as driver:
         for name, (columns, _) in streams.items():
             time = "at" if "at" in columns else None
@@ -237,7 +261,7 @@ def played(
             driver.feed(name, left.pop(name))
         while left:
             for name in list(left):
-                cut = dice.randrange(10, 100)
+                cut = dice.randrange(20, 120)
                 driver.feed(name, left[name][:cut])
                 if not (rest := left.pop(name)[cut:]):
                     continue
@@ -264,7 +288,8 @@ class TableQueries:
     """
 
     def __init__(self, live: LiveJob, **limits: Any) -> None:
-        self._tables, self._engine = live_tables(live), QueryEngine(QueryLimits(**limits))
+        self._tables = live_tables(live)
+        self._engine = QueryEngine(QueryLimits(**limits)) if limits else _engine()
 
     def answer(self, query: str, windows: Windows = "past") -> Answer:
         """Return the answer, with the epoch that it is of."""

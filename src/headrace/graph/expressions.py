@@ -34,6 +34,12 @@ class Resolved:
         """Say whether it only picks columns, under their own names."""
         return bool(self.expression.meta.is_column_selection())
 
+    @property
+    def names(self) -> list[str]:
+        """The columns it makes."""
+        name = self.expression.meta.output_name(raise_if_undetermined=False)
+        return self.schema.names if name is None else [name]
+
     @cached_property
     def schema(self) -> pa.Schema:
         """The stored form of the columns it makes.
@@ -46,6 +52,12 @@ class Resolved:
             raise InvalidInputError(
                 "; ".join(unknown_column(name, self.source.names) for name in missing)
             )
+        name = self.expression.meta.output_name(raise_if_undetermined=False)
+        plain = self.expression.meta.undo_aliases()
+        if name is not None and plain.meta.is_column():  # most are, and need no query
+            field = self.source.field(plain.meta.output_name())
+            [kind] = polars_schema(pa.schema([field])).values()
+            return arrow_schema([(name, kind)])
         frame = pl.DataFrame(schema=polars_schema(self.source)).lazy()
         query = frame.select(self.expression)
         try:
