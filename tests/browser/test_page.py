@@ -195,10 +195,17 @@ def counts_by_origin(begin_ms: int, end_ms: int) -> dict[str, int]:
     return dict(found.most_common())
 
 
+def drawn_chart(page: Page) -> Locator:
+    """Return the chart once its marks can be walked through."""
+    chart = page.get_by_role("application")
+    expect(chart).to_have_attribute("data-marks", re.compile("[1-9]"))
+    return chart
+
+
 def test_bars_are_as_long_as_their_numbers(viewer: Viewer) -> None:
     page = viewer.see(f"{FLIGHTS}&view=bars&by=origin&show=count")
     expected = counts_by_origin(1357016400000, 1364792400000)
-    chart = page.get_by_role("application")
+    chart = drawn_chart(page)
     chart.focus()
     said = []
     for _ in expected:
@@ -238,7 +245,7 @@ def mark_box(chart: Locator) -> dict[str, float]:
 def test_a_distribution_is_as_high_as_its_numbers(viewer: Viewer) -> None:
     page = viewer.see(f"{FLIGHTS}&view=distribution&show=avg(distance)")
     expected = histogram(flights().column("distance"), 200)
-    chart = page.get_by_role("application")
+    chart = drawn_chart(page)
     said = walk(page, chart)
     assert said == [
         f"distance from {200 * at:,} to {200 * at + 200:,}: {expected.get(at, 0):,} rows"
@@ -267,7 +274,7 @@ def test_a_distribution_is_as_high_as_its_numbers(viewer: Viewer) -> None:
 
 def test_a_heat_map_is_darkest_where_most_rows_are(viewer: Viewer) -> None:
     page = viewer.see(f"{FLIGHTS}&view=heatmap&show=avg(distance)&bucket=60d")
-    chart = page.get_by_role("application")
+    chart = drawn_chart(page)
     page.mouse.move(0, 0)
     canvas = chart.locator("canvas").element_handle()
     colours = list[int]()
@@ -293,7 +300,7 @@ def test_a_heat_map_is_darkest_where_most_rows_are(viewer: Viewer) -> None:
 
 def test_areas_are_as_high_as_their_numbers_and_lie_on_each_other(viewer: Viewer) -> None:
     page = viewer.see(f"{FLIGHTS}&view=area&by=origin&show=count&bucket=7d")
-    chart = page.get_by_role("application")
+    chart = drawn_chart(page)
     chart.focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
@@ -372,7 +379,7 @@ def test_a_query_is_built_with_the_keyboard_alone(viewer: Viewer) -> None:
     page.locator("#page").focus()
     page.keyboard.press("4")
     viewer.settled()
-    chart = page.get_by_role("application")
+    chart = drawn_chart(page)
     chart.focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
