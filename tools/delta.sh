@@ -32,7 +32,8 @@ trap 'rm -rf "$fetched"' EXIT
 python=${PYTHON_BIN:-.venv/bin/python}
 spark=$("$python" -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')
 java=$(PYTHON_BIN=$python tools/java.sh)/bin/java
-if "$java" -Dsun.net.client.defaultConnectTimeout=10000 -Dsun.net.client.defaultReadTimeout=30000 \
+if "$java" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+    -Dsun.net.client.defaultConnectTimeout=10000 -Dsun.net.client.defaultReadTimeout=30000 \
     -jar "$spark"/jars/ivy-*.jar -warn -cache "$fetched/cache" -m2compatible \
     -ivy "$fetched/wanted.xml" -types jar -retrieve "$fetched/jars/[artifact]-[revision].[ext]" \
     >&2 </dev/null && all_in "$fetched/jars"; then

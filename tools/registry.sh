@@ -27,7 +27,8 @@ END
 python=${PYTHON_BIN:-.venv/bin/python}
 spark=$("$python" -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')
 java=$(PYTHON_BIN=$python tools/java.sh)/bin/java
-if "$java" -Dsun.net.client.defaultConnectTimeout=10000 -Dsun.net.client.defaultReadTimeout=30000 \
+if "$java" -XX:TieredStopAtLevel=1 -XX:+UseSerialGC \
+    -Dsun.net.client.defaultConnectTimeout=10000 -Dsun.net.client.defaultReadTimeout=30000 \
     -jar "$spark"/jars/ivy-*.jar -warn -cache "$fetched/cache" -m2compatible \
     -ivy "$fetched/wanted.xml" -types tar.gz -retrieve "$fetched/[artifact].[ext]" \
     >/dev/null </dev/null && echo "$hash  $fetched/$name.tar.gz" | sha256sum --check --status --strict; then

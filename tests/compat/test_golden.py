@@ -6,8 +6,10 @@ Each archive under ``golden/`` is named by the commit whose code wrote it, see `
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +24,23 @@ ARCHIVES = sorted((Path(__file__).parent / "golden").glob("[0-9a-f]*.tar.xz"))
 GOLDEN = pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: path.name.split(".")[0])
 
 
-def _unpacked(archive: Path, name: str, place: Path) -> tuple[Path, dict[str, Any]]:
-    """The home of one job, and what its readers saw when it was written."""
-    unpack(archive, place, f"golden/{name}/", "golden/expected.json")
-    expected = json.loads((place / "golden" / "expected.json").read_text())
-    return place / "golden" / name, expected[name]
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Path]:
+    """What an archive holds, for all tests: to look into it takes as long as to unpack it."""
+
+    @cache
+    def unpacked(archive: Path) -> Path:
+        folder = tmp_path_factory.mktemp("golden")
+        unpack(archive, folder)
+        return folder / "golden"
+
+    return unpacked
+
+
+def _home(golden: Path, name: str, place: Path) -> tuple[Path, dict[str, Any]]:
+    """A copy of the home of one job, and what its readers saw when it was written."""
+    expected = json.loads((golden / "expected.json").read_text())
+    return shutil.copytree(golden / name, place / name), expected[name]
 
 
 def _rows(streams: Mapping[str, Any]) -> dict[str, Counter[str]]:
@@ -36,9 +50,9 @@ def _rows(streams: Mapping[str, Any]) -> dict[str, Counter[str]]:
 @GOLDEN
 @pytest.mark.parametrize("name", JOBS)
 def test_what_is_there_is_seen_and_the_job_continues_as_one_that_never_stopped(
-    archive: Path, name: str, tmp_path: Path
+    golden: Callable[[Path], Path], archive: Path, name: str, tmp_path: Path
 ) -> None:
-    home, expected = _unpacked(archive, name, tmp_path)
+    home, expected = _home(golden(archive), name, tmp_path)
     with (
         open_job(JOBS[name], home) as driver,
         TestDriver(JOBS[name], tasks=1, slots=1) as other,
@@ -57,9 +71,11 @@ def test_what_is_there_is_seen_and_the_job_continues_as_one_that_never_stopped(
 
 
 @GOLDEN
-def test_a_savepoint_begins_another_job(archive: Path, tmp_path: Path) -> None:
+def test_a_savepoint_begins_another_job(
+    golden: Callable[[Path], Path], archive: Path, tmp_path: Path
+) -> None:
     """It sends the windows that were open when the other one was saved."""
-    home, before = _unpacked(archive, "windows", tmp_path)
+    home, before = _home(golden(archive), "windows", tmp_path)
     module = Path(__file__).parent / "golden_jobs.py"
     begin = ("run", f"{module}:windows", "--name", "second", "--from-savepoint", "golden")
     headrace(home, *begin, "--standalone", "--bounded")

@@ -230,15 +230,14 @@ class Home:
         self.close()
 
 
-def unpack(archive: Path, place: Path, *within: str) -> None:
-    """Unpack an archive of the tests' own, or what of it is in some folders.
+def unpack(archive: Path, place: Path) -> None:
+    """Unpack an archive of the tests' own.
 
     The first releases of Python 3.11 have no argument ``filter``.
     """
     with tarfile.open(archive) as tar:
         tar.extraction_filter = lambda member, path: member
-        found = [one for one in tar if not within or f"{one.name}/".startswith(within)]
-        tar.extractall(place, found)
+        tar.extractall(place)
 
 
 def forget_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ HUNG = 124
 WAIT_S = 5.0
 """After so long without an acknowledgement, what is waited for is said."""
 
-_KEPT_BYTES = 4 << 20
+LOG_BYTES = 4 << 20
 _MOST_LINE = 64 << 20
 _PIPE_BYTES = 1 << 20
 _WRITE_BYTES = 256 << 10
@@ -87,7 +87,7 @@ class ClientLog:
         with self._lock:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with suppress(FileNotFoundError):  # or another process of the consumer moves it
-                if self._path.stat().st_size > _KEPT_BYTES:
+                if self._path.stat().st_size > LOG_BYTES:
                     self._path.replace(self._path.with_name(self._path.name + ".1"))
             target = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with open(target, "w", encoding="utf-8", errors="backslashreplace") as file:

@@ -2,11 +2,16 @@
 
 Start with ``TestDriver``, which runs a whole job in one thread. ``crash`` and similar functions
 make items of its scripts; ``crash_at`` and ``call_at`` act at a fault point in a block. The
-contract suites are in separate modules, because they need pytest.
+contract suites are in separate modules, because they need pytest. The test driver is loaded when
+it is first named: a process that runs a contract of a bus needs no operators.
 """
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from headrace.faults import FAULT_POINTS
-from headrace.testing.driver import TestDriver
 from headrace.testing.script import (
     DriverCrash,
     Item,
@@ -26,6 +31,9 @@ from headrace.testing.script import (
     rows,
     settled,
 )
+
+if TYPE_CHECKING:
+    from headrace.testing.driver import TestDriver
 
 __all__ = [
     "FAULT_POINTS",
@@ -48,3 +56,11 @@ __all__ = [
     "rows",
     "settled",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "TestDriver":
+        raise AttributeError(f"module 'headrace.testing' has no attribute {name!r}")
+    found = importlib.import_module("headrace.testing.driver").TestDriver
+    globals()[name] = found
+    return found

@@ -27,7 +27,7 @@ import pytest
 from headrace.coordinator.commit_log import CommitLog
 from headrace.errors import CorruptDataError
 
-RACERS = 4
+RACERS = 3
 ROUNDS = 8
 TIMEOUT_S = 120
 

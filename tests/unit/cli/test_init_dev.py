@@ -38,6 +38,7 @@ def process(*words: str) -> subprocess.Popen[str]:
 
 def test_the_test_of_a_new_project_passes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(project)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it needs none of our plugins
     with process("-m", "pytest", "-q", "-p", "no:cacheprovider") as ran:
         assert ran.stdout is not None
         out = ran.stdout.read()

@@ -16,7 +16,7 @@ import pytest
 import headrace as hr
 from headrace.testing import TestDriver
 
-FEW, MANY = 12, 48
+FEW, MANY = 12, 36
 LINEAR = 1.3 * MANY / FEW
 
 

@@ -221,7 +221,7 @@ STEPWISE = (
 """Aggregates whose running results are made row by row."""
 
 law = pytest.mark.parametrize("name", MODELS)
-quick = settings(max_examples=examples(6), deadline=None)
+quick = settings(max_examples=examples(10), deadline=None)
 
 
 def to_frame(rows: Sequence[Row]) -> pl.DataFrame:
@@ -254,70 +254,65 @@ def expected(name: str, rows: Sequence[Row]) -> dict[int, Any]:
 
 @law
 @quick
-@given(rows=rows_strategy)
-def test_partial_of_a_group_shows_what_plain_python_computes(name: str, rows: list[Row]) -> None:
-    aggregate = bound(name)
-    assert expected(name, rows) == shown(aggregate, partials(aggregate, rows))
-
-
-@law
-@quick
 @given(rows=rows_strategy, cuts=st.tuples(st.integers(0, 12), st.integers(0, 12)))
-def test_splitting_rows_anywhere_and_combining_either_way_is_the_same(
+def test_each_form_computes_what_plain_python_does(
     name: str, rows: list[Row], cuts: tuple[int, int]
 ) -> None:
-    aggregate = bound(name)
-    first, last = sorted(cuts)
-    a, b, c = (partials(aggregate, part) for part in (rows[:first], rows[first:last], rows[last:]))
-    left = combined(aggregate, combined(aggregate, a, b), c)
-    right = combined(aggregate, a, combined(aggregate, b, c))
-    assert expected(name, rows) == shown(aggregate, left) == shown(aggregate, right)
+    """All of them for the same rows: to draw these takes longer than to aggregate them."""
+    aggregate, wanted = bound(name), expected(name, rows)
+    whole = partials(aggregate, rows)
+    lifted = to_frame(rows).select("key", *aggregate.lift("p."))
+    assert wanted == shown(aggregate, whole)
+    assert len(rows) == lifted.height
+    assert wanted == shown(aggregate, combined(aggregate, lifted))
+    check_parts(aggregate, wanted, rows, *sorted(cuts))
+    check_identity(aggregate, whole)
+    check_values(aggregate, wanted, rows)
+    check_prefixes(name, aggregate, lifted, rows)
 
 
-@law
-@quick
-@given(rows=rows_strategy)
-def test_identity_before_or_after_changes_nothing(name: str, rows: list[Row]) -> None:
-    aggregate = bound(name)
+def check_parts(
+    aggregate: Aggregate, wanted: dict[int, Any], rows: list[Row], first: int, last: int
+) -> None:
+    """Rows may be split anywhere and combined either way, in groups or side by side."""
+    parts = (rows[:first], rows[first:last], rows[last:])
+    a, b, c = (partials(aggregate, part) for part in parts)
+    begin = combined(aggregate, a, b)
+    assert wanted == shown(aggregate, combined(aggregate, begin, c))
+    assert wanted == shown(aggregate, combined(aggregate, a, combined(aggregate, b, c)))
+    pairs = aggregate.combine_pair("q.", "p.")
+    if pairs is None:
+        return
+    earlier = begin.rename(lambda column: column.replace("p.", "q."))
+    both = c.join(earlier, on="key", how="inner", maintain_order="left")
+    side = shown(aggregate, both.select("key", *pairs))
+    assert side == {key: wanted[key] for key in both["key"].to_list()}
+
+
+def check_identity(aggregate: Aggregate, whole: pl.DataFrame) -> None:
+    """The identity before or after changes nothing."""
     zero = aggregate.identity()
-    for row in partials(aggregate, rows).drop("key").rows():
+    for row in whole.drop("key").rows():
         again = [aggregate.combine_values(*pair) for pair in ((zero, row), (row, zero))]
         results = [aggregate.result_value(partial) for partial in again]
         assert results == [aggregate.result_value(row)] * 2
 
 
-@law
-@quick
-@given(rows=rows_strategy)
-def test_lifted_rows_combine_to_the_partial_of_the_group(name: str, rows: list[Row]) -> None:
-    aggregate = bound(name)
-    lifted = to_frame(rows).select("key", *aggregate.lift("p."))
-    assert len(rows) == lifted.height
-    assert expected(name, rows) == shown(aggregate, combined(aggregate, lifted))
-
-
-@law
-@quick
-@given(rows=rows_strategy)
-def test_scalar_form_follows_the_same_law(name: str, rows: list[Row]) -> None:
-    aggregate = bound(name)
-    for key, result in expected(name, rows).items():
+def check_values(aggregate: Aggregate, wanted: dict[int, Any], rows: list[Row]) -> None:
+    """The form for single values follows the same law."""
+    for key, result in wanted.items():
         values = [tuple(r[c] for c in aggregate.columns()) for r in rows if r["key"] == key]
         total = aggregate.fold(map(aggregate.lift_values, values))
         assert result == aggregate.result_value(total)
 
 
-@law
-@quick
-@given(rows=rows_strategy)
-def test_accumulating_shows_each_prefix(name: str, rows: list[Row]) -> None:
-    aggregate = bound(name)
+def check_prefixes(name: str, aggregate: Aggregate, lifted: pl.DataFrame, rows: list[Row]) -> None:
+    """Accumulating shows each prefix."""
     running = aggregate.accumulate("p.")
     if running is None:
         assert name.startswith(STEPWISE)
         return
-    frame = to_frame(rows).select("key", *aggregate.lift("p."))
-    frame = frame.with_columns(step.over("key") for step in running)
+    frame = lifted.with_columns(step.over("key") for step in running)
     results = frame.select(aggregate.result("p.").alias("result"))["result"].to_list()
     for at, row in enumerate(rows):
         assert expected(name, rows[: at + 1])[row["key"]] == results[at]
@@ -471,23 +466,6 @@ def test_equal_arguments_make_equal_aggregates_bound_or_not() -> None:
     assert agg.sum("number") == agg.sum("number").bind(SCHEMA)
     assert agg.sum("number") != agg.sum("real")
     assert agg.top_k("real", keep="text").describe() == "top_k(real, 10, text)"
-
-
-@law
-@quick
-@given(rows=rows_strategy, cut=st.integers(0, 12))
-def test_combining_side_by_side_is_combining_in_groups(
-    name: str, rows: list[Row], cut: int
-) -> None:
-    aggregate = bound(name)
-    pairs = aggregate.combine_pair("q.", "p.")
-    if pairs is None:
-        return
-    first, second = partials(aggregate, rows[:cut]), partials(aggregate, rows[cut:])
-    earlier = first.rename(lambda column: column.replace("p.", "q."))
-    both = second.join(earlier, on="key", how="inner", maintain_order="left")
-    alone = combined(aggregate, first, second).filter(pl.col("key").is_in(both["key"].implode()))
-    assert shown(aggregate, both.select("key", *pairs)) == shown(aggregate, alone)
 
 
 def test_a_sum_side_by_side_beyond_64_bits_is_refused() -> None:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import socket
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,21 +86,41 @@ class Hosts:
         return found
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    made = Hosts(tmp_path)
+@contextmanager
+def two_hosts(folder: Path) -> Iterator[Hosts]:
+    made = Hosts(folder)
     yield made
     for number in range(HOSTS):
         if (made.disk(number) / "_exchange").exists() and is_alive(made.server(number)):
             kill(made.server(number))
 
 
-def test_servers_end_with_their_disks(hosts: Hosts) -> None:
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Hosts]:
+    """Hosts of one test, which ends their servers."""
+    with two_hosts(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    with two_hosts(tmp_path_factory.mktemp("hosts")) as made:
+        yield made
+
+
+@pytest.fixture
+def hosts(lasting: Hosts) -> Hosts:
+    """Hosts whose servers other tests use as well, and an epoch that none of these had."""
+    lasting.epoch, lasting.token = lasting.epoch + 2, "token"
+    return lasting
+
+
+def test_servers_end_with_their_disks(mortal: Hosts) -> None:
     for number in range(HOSTS):
-        hosts.write(number, "file.arrow", range(10))
-    servers = [hosts.server(number) for number in range(HOSTS)]
+        mortal.write(number, "file.arrow", range(10))
+    servers = [mortal.server(number) for number in range(HOSTS)]
     for number in range(HOSTS):
-        shutil.rmtree(hosts.disk(number), ignore_errors=True)
+        shutil.rmtree(mortal.disk(number), ignore_errors=True)
     until(lambda: not any(map(is_alive, servers)), "servers to end")
     until(lambda: not any(Path(f"/proc/{one}").exists() for one in servers), "no zombies")
 
@@ -151,7 +171,7 @@ def test_what_is_no_request_is_refused_and_does_no_harm(
 
 def test_no_more_of_a_request_is_read_without_the_token_of_its_epoch(hosts: Hosts) -> None:
     hosts.write(0, "file.arrow", range(10))
-    admission = msgspec.msgpack.encode(Admission("000000000001-00000003", "another"))
+    admission = msgspec.msgpack.encode(Admission(f"{hosts.epoch:012d}-00000003", "another"))
     answer = hosts.asked(0, WANTED.pack(WIRE, len(admission), 1 << 20) + admission)
     assert b"no files of an epoch with this token" in answer
 
@@ -172,14 +192,14 @@ def test_one_who_takes_no_more_rows_leaves_the_server_to_others(hosts: Hosts) ->
     assert sum(chunk.rows for chunk in all_rows) == rows
 
 
-def test_a_server_that_is_killed_takes_its_epoch_along_and_no_other(hosts: Hosts) -> None:
-    path = hosts.write(0, "file.arrow", range(10))
-    assert hosts.read(1, [path])
-    kill(hosts.server(0))
+def test_a_server_that_is_killed_takes_its_epoch_along_and_no_other(mortal: Hosts) -> None:
+    path = mortal.write(0, "file.arrow", range(10))
+    assert mortal.read(1, [path])
+    kill(mortal.server(0))
     with pytest.raises(ExchangeLostError, match="cannot be fetched from host"):
-        hosts.read(1, [path])
-    hosts.epoch = 2
-    assert sorted(hosts.read(1, [hosts.write(0, "file.arrow", range(20))])) == [*range(20)]
+        mortal.read(1, [path])
+    mortal.epoch += 1
+    assert sorted(mortal.read(1, [mortal.write(0, "file.arrow", range(20))])) == [*range(20)]
 
 
 def test_one_that_says_nothing_is_not_waited_for(
@@ -207,9 +227,9 @@ def test_damage_is_found_by_whichever_host_reads(hosts: Hosts) -> None:
 
 def test_files_of_epochs_before_go(hosts: Hosts) -> None:
     first = hosts.write(0, "file.arrow", range(10))
-    hosts.epoch = 2
+    hosts.epoch += 1
     hosts.write(0, "file.arrow", range(10))
     assert len([*hosts.disk(0).glob("_exchange/job/*/file.arrow")]) == 1
-    hosts.epoch = 1
+    hosts.epoch -= 1
     with pytest.raises(ExchangeLostError):
         hosts.read(1, [first])

@@ -222,13 +222,13 @@ def test_a_task_has_so_many_files_at_most_although_no_merge_is_ever_done_beside_
     limit(monkeypatch, task_files=8)
     driver = opened(kind, background=lambda: Later([]))
     most = 0
-    for epoch in range(60):
+    for epoch in range(30):
         fill(driver, 1, keys=20, value=epoch)
         driver.runner.kill(0)
         most = max(most, len(files_of(driver)))
     assert most <= 8 + 1
     driver.crash(lose_hosts=[0])
-    assert driver.store("last") == dict.fromkeys(range(20), 59)
+    assert driver.store("last") == dict.fromkeys(range(20), 29)
 
 
 def test_a_temporary_file_goes_once_it_has_its_name(opened: Open) -> None:

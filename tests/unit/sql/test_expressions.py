@@ -135,7 +135,7 @@ def plain(value: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def database() -> Any:
-    with duckdb.connect() as connection:
+    with duckdb.connect(config={"threads": 1}) as connection:
         connection.execute("set timezone = 'UTC'")
         connection.execute("set error_on_division_by_zero = false")
         table = ROWS.to_arrow()

@@ -12,6 +12,7 @@ import deltalake.exceptions
 import deltalake.table
 import pyarrow as pa
 import pytest
+from tests.support.limits import limit
 
 from headrace.errors import NotOwnerError
 from headrace.faults import injected
@@ -20,7 +21,7 @@ from headrace.graph.sinks import LATE_ROW, Prepared, ReceiverAwayError, SinkEpoc
 from headrace.testing import ManualClock, call_at
 from headrace.warehouse import Table, delta
 from headrace.warehouse.day_files import FileSizeTargets
-from headrace.warehouse.sink import WAIT_S, TableSink, compact_table
+from headrace.warehouse.sink import TableSink, compact_table
 
 DAY = 86_400_000
 BEGIN = 15_706 * DAY
@@ -84,6 +85,7 @@ def sent(tmp_path: Path) -> Sent:
 def test_compaction_that_a_dropped_day_refuses_is_tried_again_for_a_while(
     sent: Sent, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
+    limit(monkeypatch, table_wait_s=3)
     for number in range(1, 4):
         sent.send(number, 0)
     usual, tries = deltalake.table.TableOptimizer.compact, list[int]()
@@ -101,7 +103,7 @@ def test_compaction_that_a_dropped_day_refuses_is_tried_again_for_a_while(
     begin = sent.clock.now_ms()
     with pytest.raises(ReceiverAwayError, match="deleted the same data"):
         sent.compact()
-    assert sent.clock.now_ms() - begin >= WAIT_S * 1000
+    assert sent.clock.now_ms() - begin >= 3_000
 
 
 def age(path: Path) -> Path:
