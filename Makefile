@@ -71,7 +71,7 @@ soak: setup
 check: setup
 	@$(PY) -m ruff format --check --quiet . || { echo "check: run make fmt" >&2; exit 1; }
 	@$(PY) -m ruff check --quiet .
-	@$(PY) tools/check_types.py
+	@$(PY) -m mypy
 	@$(PY) -m pytest --quiet tests/docs/test_layers.py
 
 fmt: setup
