@@ -46,8 +46,10 @@ class Resolved:
             raise InvalidInputError(
                 "; ".join(unknown_column(name, self.source.names) for name in missing)
             )
-        frame = pl.DataFrame(schema=polars_schema(self.source)).lazy()
-        query = frame.select(self.expression)
+        columns = polars_schema(self.source)
+        if (name := self._column) is not None:
+            return arrow_schema([(name, columns[name])])
+        query = pl.DataFrame(schema=columns).lazy().select(self.expression)
         try:
             # Some types are only looked at when the work is done; no row is there to be read.
             has_function = "python_udf" in str(self.expression)
@@ -55,6 +57,23 @@ class Resolved:
         except pl.exceptions.PolarsError as error:
             raise InvalidInputError(f"{self.expression!s}: {one_line(error)}") from error
         return arrow_schema(made.items())
+
+    @property
+    def _column(self) -> str | None:
+        """The column that it picks by its name, where it does nothing else."""
+        roots = self.expression.meta.root_names()
+        if len(roots) != 1 or roots[0].startswith("^"):
+            return None
+        return roots[0] if self.expression.meta.eq(pl.col(roots[0])) else None
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns it makes."""
+        meta = self.expression.meta
+        name = (
+            None if meta.has_multiple_outputs() else meta.output_name(raise_if_undetermined=False)
+        )
+        return self.schema.names if name is None else [name]
 
     def beyond_its_row(self) -> bool:
         """Say whether a row's value depends on other rows, or the number of rows changes.

@@ -104,11 +104,11 @@ class Select(Operator):
         source = flows[self.inputs[0]].schema
         parts = [Resolved(expression, source) for expression in self.expressions]
         first = parts[:1] if self.is_exploding else []  # it says how many rows there are
-        kept = first + [part for part in parts[len(first) :] if wanted & set(part.schema.names)]
+        kept = first + [part for part in parts[len(first) :] if wanted & set(part.names)]
         expressions = [part.expression for part in kept]
         if not any(part.reads for part in kept):
             # Constants alone would make one row, whatever the number of messages.
-            expressions[0] = broadcast(expressions[0], kept[0].schema.names[0])
+            expressions[0] = broadcast(expressions[0], kept[0].names[0])
         return replace(
             self, expressions=tuple(expressions), text=tuple(str(part) for part in expressions)
         )
