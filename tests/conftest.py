@@ -22,7 +22,9 @@ pytest_plugins = ["tests.sharing"]
 YOUNG = 20_000
 """Objects that are made before the collector of cycles looks at them, in place of 700."""
 
-WITHOUT_FRAMES = tuple(Path(__file__).parent / name for name in ("unit", "servers", "standalone"))
+WITHOUT_FRAMES = tuple(
+    f"{Path(__file__).parent}/{name}/" for name in ("unit", "servers", "standalone")
+)
 """Folders of tests whose processes need no pandas."""
 LEAN = str(Path(__file__).with_name("support") / "without_pandas")
 """As of ``tests.support.processes``, which loads Headrace: who only shares tests out needs none."""
@@ -78,17 +80,16 @@ def pytest_report_header() -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def _own_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A password of one test, such as ``wrong``, is a word of messages in the next one."""
+def _own_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test changes of its process: one fixture, for each takes a tenth of an empty test.
+
+    A password of one test, such as ``wrong``, is a word of messages in the next one. What most
+    tests start does without pandas, which takes half a second each time.
+    """
     from tests.support.homes import forget_secrets
 
     forget_secrets(monkeypatch)
-
-
-@pytest.fixture(autouse=True)
-def _lean_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What most tests start does without pandas, which takes half a second each time."""
-    if any(map(request.path.is_relative_to, WITHOUT_FRAMES)):
+    if str(request.path).startswith(WITHOUT_FRAMES):
         monkeypatch.setenv("PYTHONPATH", LEAN, prepend=os.pathsep)
 
 

@@ -279,7 +279,7 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                 )
             )
         elif isinstance(operator, Process):
-            local = [spec for spec in operator.stores if spec.kind != "remote"]
+            local = _local_stores(operator)
             entries += [_values(spec, stage, operator, keys) for spec in local]
             kind = local[0].kind if local else "rocksdb"
             name = operator.timer_store
@@ -290,6 +290,22 @@ def _stores(stage: Stage) -> list[StoreEntry]:
                 _rows(stage, operator, spec, layouts[spec.name]) for spec in operator.state_stores
             ]
     return entries
+
+
+def value_stores(plan: JobPlan) -> list[StoreEntry]:
+    """Return those stores of a plan that hold values of types that users declare."""
+    return [
+        _values(spec, stage, operator, _keys(stage, operator))
+        for stage in plan.stages
+        if stage.keyed
+        for operator in stage.operators
+        if isinstance(operator, Process)
+        for spec in _local_stores(operator)
+    ]
+
+
+def _local_stores(operator: Process) -> list[StoreSpec]:
+    return [spec for spec in operator.stores if spec.kind != REMOTE]
 
 
 def _keys(stage: Stage, operator: Operator) -> str:

@@ -18,7 +18,7 @@ from headrace.bus.read_only import external_streams
 from headrace.bus.spec import Fence, StreamSpec, stream_replaced
 from headrace.clock import Clock
 from headrace.config import EARLIEST, StartPosition
-from headrace.coordinator.catalog import Catalog, describe_plan
+from headrace.coordinator.catalog import Catalog, StoreEntry, value_stores
 from headrace.coordinator.epoch_ranges import bootstrap_ends, table_limits
 from headrace.coordinator.manifest import InputPosition, JobState
 from headrace.errors import HeadraceError, InvalidInputError
@@ -199,7 +199,7 @@ def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -
         InvalidInputError: it cannot; says all that has changed.
     """
     found = changes(state.fingerprint, plan.fingerprint)
-    found += [] if before is None else _value_mistakes(state, before, describe_plan(plan))
+    found += [] if before is None else _value_mistakes(state, before, value_stores(plan))
     held = state.task_counts
     found += [
         f"stage {stage!r}: tasks were {held[stage]}, are now {tasks}; state is kept by task: "
@@ -218,15 +218,15 @@ def check_graph(state: JobState, plan: JobPlan, before: Catalog | None = None) -
         )
 
 
-def _value_mistakes(state: JobState, before: Catalog, after: Catalog) -> list[str]:
+def _value_mistakes(state: JobState, before: Catalog, after: Sequence[StoreEntry]) -> list[str]:
     """Say which stores hold values that cannot be read as what is declared now."""
     stages = {name.rpartition("/")[0] for name, task in state.tasks.items() if task.files}
     held = {entry.name: entry for entry in before.stores if entry.stage in stages}
     return [
         f"store {entry.name!r} of {entry.operator!r}: {text}, or start over: headrace jobs reset "
         f"{state.job}"
-        for entry in after.stores
-        if entry.form == "values" and entry.in_files and entry.name in held
+        for entry in after
+        if entry.in_files and entry.name in held
         for text in value_changes(held[entry.name].value, entry.value)
     ]
 

@@ -119,12 +119,32 @@ class JobStorage:
             now = self.files.status(self.root / "manifests" / f"{epoch:012d}.json").written_s
             for path in self._temporary(now):
                 self.files.remove(path)
-        for path in self.root.glob("*/.merge-*.tmp") if is_over else ():
-            self.files.remove(path)
+        for path in _hidden(self.root) if is_over else ():
+            if path.name.startswith(".merge-"):
+                self.files.remove(path)
         return removed
 
     def _temporary(self, now: float) -> list[Path]:
-        return [path for path in self.root.glob("*/.*.tmp") if _age(path, now) > ORPHAN_S]
+        return [path for path in _hidden(self.root) if _age(path, now) > ORPHAN_S]
+
+
+def _hidden(root: Path) -> list[Path]:
+    """Return the temporary files in the folders of a storage; a search by a pattern costs more."""
+    found = []
+    for folder in _names(root):
+        inside = f"{root}/{folder}"
+        found += [f"{inside}/{name}" for name in _names(inside) if _is_temporary(name)]
+    return list(map(Path, found))
+
+
+def _names(folder: Path | str) -> list[str]:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        return os.listdir(folder)
+    return []
+
+
+def _is_temporary(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")
 
 
 def generation_of(name: str) -> int | None:

@@ -71,9 +71,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def __init__(self, target: io.BytesIO, name_of: Callable[[str], str | None]) -> None:
         super().__init__(target)
         self._name_of = name_of
+        self._known: dict[str, str | None] = {}
 
     def persistent_id(self, value: Any) -> str | None:
-        return self._name_of(value) if isinstance(value, str) else None  # asked of each object
+        if type(value) is str:  # asked of each object, and most texts come several times
+            if value not in self._known:
+                self._known[value] = self._name_of(value)
+            return self._known[value]
+        return self._name_of(value) if isinstance(value, str) else None
 
     def reducer_override(self, value: Any) -> Any:
         is_ours = isinstance(value, type) and is_record(value)

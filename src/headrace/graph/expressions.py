@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import unknown_column
-from headrace.graph.types import arrow_schema, polars_schema
+from headrace.graph.types import arrow_schema, polars_schema, polars_type
 
 _PROBE = "__probe"
 
@@ -55,9 +55,8 @@ class Resolved:
         name = self.expression.meta.output_name(raise_if_undetermined=False)
         plain = self.expression.meta.undo_aliases()
         if name is not None and plain.meta.is_column():  # most are, and need no query
-            field = self.source.field(plain.meta.output_name())
-            [kind] = polars_schema(pa.schema([field])).values()
-            return arrow_schema([(name, kind)])
+            kind = self.source.field(plain.meta.output_name()).type
+            return arrow_schema([(name, polars_type(kind))])
         frame = pl.DataFrame(schema=polars_schema(self.source)).lazy()
         query = frame.select(self.expression)
         try:

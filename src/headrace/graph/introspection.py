@@ -14,6 +14,7 @@ import dis
 import enum
 import functools
 import inspect
+import os
 import sys
 import sysconfig
 import traceback
@@ -134,9 +135,13 @@ def function_site(function: object) -> Site:
 
 
 def _site(file: str, line: int) -> Site:
+    return Site(_shown(file, os.getcwd()), line)
+
+
+@functools.lru_cache(256)
+def _shown(file: str, here: str) -> str:
     path = Path(file)
-    here = Path.cwd()
-    return Site(str(path.relative_to(here)) if path.is_relative_to(here) else file, line)
+    return str(path.relative_to(here)) if path.is_relative_to(here) else file
 
 
 def call_mistake(

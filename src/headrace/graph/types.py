@@ -14,6 +14,7 @@ import enum
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -181,14 +182,19 @@ def _name(kind: Any) -> str:
 
 def polars_type(kind: pa.DataType) -> pl.DataType:
     """Return the Polars type of a stored Arrow type."""
-    return polars_schema(pa.schema([("x", kind)]))["x"]
+    return _polars_type(kind)
 
 
 def polars_schema(schema: pa.Schema) -> pl.Schema:
     """Return the Polars form of a stored schema."""
-    frame = pl.from_arrow(schema.empty_table())
+    return pl.Schema({field.name: _polars_type(field.type) for field in schema})
+
+
+@lru_cache(256)
+def _polars_type(kind: pa.DataType) -> pl.DataType:
+    frame = pl.from_arrow(pa.schema([("x", kind)]).empty_table())
     assert isinstance(frame, pl.DataFrame)
-    return frame.schema
+    return frame.schema["x"]
 
 
 def arrow_schema(columns: Iterable[tuple[str, pl.DataType]]) -> pa.Schema:

@@ -436,7 +436,7 @@ class Combiner:
 
     def _hold(self, chunk: Chunk, cells: Ints) -> None:
         more = [pl.Series(_CELL, cells), *([] if self._keys else [together()])]
-        self._rows.append(chunk.frame().select(self._source).with_columns(more))
+        self._rows.append(chunk.frame()[self._source].with_columns(more))
         self._row_count += chunk.rows
         if self._is_worth is None:
             self._chunks.append(chunk)

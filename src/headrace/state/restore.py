@@ -83,6 +83,7 @@ class RestoreProgressFile:
         self, path: Path, clock: Clock, slot: int, epoch: int, sizes: Mapping[tuple[str, int], int]
     ) -> None:
         self._path, self._clock, self._sizes = path, clock, sizes
+        self._temporary = path.with_name(f".{path.name}.tmp")
         total = sum(sizes.values())
         self._said = RestoreProgress(slot, epoch, "", 0, "", 0, len(sizes), 0, total, 0, 0)
         self._before = 0
@@ -122,11 +123,12 @@ class RestoreProgressFile:
 
     def _write(self) -> None:
         self._said = msgspec.structs.replace(self._said, step=self._said.step + 1)
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
         with contextlib.suppress(OSError):  # a full disk stops the epoch, not word of it
-            self._path.parent.mkdir(exist_ok=True)
-            temporary.write_bytes(msgspec.json.encode(self._said))
-            os.replace(temporary, self._path)
+            if self._written is None:
+                self._path.parent.mkdir(exist_ok=True)
+            with open(self._temporary, "wb", buffering=0) as file:
+                file.write(msgspec.json.encode(self._said))
+            os.replace(self._temporary, self._path)
             self._written = self._clock.monotonic()
 
     def close(self) -> None:

@@ -229,15 +229,35 @@ def merge_runs(
     """
     whole = _runs(runs, layout)
     schema = merged_schema(whole, layout, drop_deleted)
-    horizon = None
-    if drop_deleted and layout.ttl_ms is not None and now_ms is not None:
-        horizon = now_ms - layout.ttl_ms
-    size = sum(run.size for run in whole) / max(1, sum(run.rows for run in whole))
-    slice_rows = max(1, min(slice_rows, int(SLICE_BYTES / max(1, size))))
-    for parts in _SliceCutter([_Cursor(run, part) for run in whole], slice_rows):
+    horizon = _horizon(layout, now_ms) if drop_deleted else None
+    for parts in _slices(whole, part, slice_rows):
         batch = _merged(parts, layout, schema, drop_deleted, horizon)
         if batch.num_rows:
             yield batch
+
+
+def _live_rows(
+    runs: Sequence[SortedRun], layout: TableLayout, now_ms: int | None, part: TableSlice
+) -> int:
+    """Return how many rows ``merge_runs`` yields for a part without those that are deleted."""
+    live, horizon = 0, _horizon(layout, now_ms)
+    for parts in _slices(runs, part, SLICE_ROWS):
+        batches = [batch for own in parts for batch in own]
+        rows, count = _chosen(batches, len(parts), layout, True, horizon)
+        live += count if rows is None else len(rows)
+    return live
+
+
+def _horizon(layout: TableLayout, now_ms: int | None) -> int | None:
+    return None if layout.ttl_ms is None or now_ms is None else now_ms - layout.ttl_ms
+
+
+def _slices(
+    runs: Sequence[SortedRun], part: TableSlice, slice_rows: int
+) -> Iterator[list[list[pa.RecordBatch]]]:
+    size = sum(run.size for run in runs) / max(1, sum(run.rows for run in runs))
+    slice_rows = max(1, min(slice_rows, int(SLICE_BYTES / max(1, size))))
+    return iter(_SliceCutter([_Cursor(run, part) for run in runs], slice_rows))
 
 
 def _runs(
@@ -254,12 +274,33 @@ def _merged(
     horizon: int | None,
 ) -> pa.RecordBatch:
     batches = [batch for part in parts for batch in part]
+    rows, count = _chosen(batches, len(parts), layout, drop_deleted, horizon)
+    if rows is not None and len(rows) == count and np.array_equal(rows, np.arange(count)):
+        rows = None
+    taken = None if rows is None else pa.array(rows)
+    columns = [_column(batches, at, taken) for at in range(len(layout.schema))]
+    if len(schema) > len(layout.schema):
+        columns.append(_deleted(batches, taken, len(layout.schema)))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _chosen(
+    batches: Sequence[pa.RecordBatch],
+    parts: int,
+    layout: TableLayout,
+    drop_deleted: bool,
+    horizon: int | None,
+) -> tuple[Rows | None, int]:
+    """Return which rows of some runs' batches stay, in order, and of how many.
+
+    ``None``: all of them, as they are.
+    """
     hashes = np.concatenate([numbers(batch.column(0), np.uint64) for batch in batches])
     clusters = None
     if layout.cluster:
         clusters = np.concatenate([numbers(batch.column(1), np.int64) for batch in batches])
     order, kept = None, None
-    if len(parts) > 1 and len(hashes):
+    if parts > 1 and len(hashes):
         order, kept = _newest(batches, layout, hashes, clusters)
     gone = _unwanted(batches, layout, drop_deleted, horizon)
     if gone is not None:
@@ -268,10 +309,7 @@ def _merged(
     rows = order
     if kept is not None and not kept.all():
         rows = np.flatnonzero(kept) if order is None else order[kept]
-    columns = [_column(batches, at, rows, len(hashes)) for at in range(len(layout.schema))]
-    if len(schema) > len(layout.schema):
-        columns.append(_deleted(batches, rows, len(layout.schema)))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return rows, len(hashes)
 
 
 def _newest(
@@ -338,14 +376,12 @@ def _unwanted(
     return gone if gone is not None and gone.any() else None
 
 
-def _column(batches: Sequence[pa.RecordBatch], at: int, rows: Rows | None, count: int) -> pa.Array:
+def _column(batches: Sequence[pa.RecordBatch], at: int, rows: pa.Array | None) -> pa.Array:
     column = concatenated_columns([batch.column(at) for batch in batches])
-    if rows is None or (len(rows) == count and np.array_equal(rows, np.arange(count))):
-        return column
-    return column.take(pa.array(rows))
+    return column if rows is None else column.take(rows)
 
 
-def _deleted(batches: Sequence[pa.RecordBatch], rows: Rows | None, width: int) -> pa.Array:
+def _deleted(batches: Sequence[pa.RecordBatch], rows: pa.Array | None, width: int) -> pa.Array:
     columns = [
         batch.column(width)
         if batch.num_columns > width
@@ -353,7 +389,7 @@ def _deleted(batches: Sequence[pa.RecordBatch], rows: Rows | None, width: int) -
         for batch in batches
     ]
     column = concatenated_columns(columns)
-    return column if rows is None else column.take(pa.array(rows))
+    return column if rows is None else column.take(rows)
 
 
 SAMPLE_ROWS = 4096
@@ -391,7 +427,7 @@ def _share(runs: Sequence[SortedRun], layout: TableLayout, now_ms: int | None) -
     taken = live = 0
     for part in _parts(runs, layout):
         taken += rows_of(runs, part)
-        live += sum(batch.num_rows for batch in merge_runs(runs, layout, True, now_ms, part))
+        live += _live_rows(runs, layout, now_ms, part)
     return live / taken if taken else 1.0
 
 

@@ -71,8 +71,8 @@ class Aggregation:
 
     def _pair(self, earlier: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
         if self._pairs is not None:
-            before = earlier.rename({name: _EARLIER + name for name in earlier.columns})
-            return later.hstack(before.get_columns()).select(self._pairs)
+            before = [column.alias(_EARLIER + column.name) for column in earlier.get_columns()]
+            return later.hstack(before).select(self._pairs)
         rows = pl.Series(_ROW, np.arange(later.height))
         frames = [earlier.with_columns(rows), later.with_columns(rows)]
         both = pl.concat(frames, how="vertical_relaxed")

@@ -305,5 +305,5 @@ class ColumnarPartials(PartialTable[TableKeys]):
         self._table.delete(keys)
 
     def _shown(self, rows: pa.RecordBatch) -> pl.DataFrame:
-        names = [CLUSTER, *self.keys, *self.partials]
-        return frame_of(rows.select(names)).rename({CLUSTER: BUCKET})
+        names = [*self.keys, *self.partials]
+        return frame_of(rows.select([CLUSTER, *names]).rename_columns([BUCKET, *names]))
