@@ -107,7 +107,7 @@ def keyed(*, window: bool = False, **named: Any) -> hr.Job:
 
 
 def opened(job: hr.Job, *, partitions: int = 1, **named: Any) -> TestDriver:
-    driver = TestDriver(job, **named)
+    driver = TestDriver(job, **{"tasks": 2, **named})
     driver.create("in", IN, partitions=partitions)
     return driver
 

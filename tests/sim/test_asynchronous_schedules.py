@@ -94,7 +94,7 @@ def rows_of(rand: random.Random) -> list[dict[str, Any]]:
 
 
 def plainly(rows: list[dict[str, Any]], via: str) -> Found:
-    with TestDriver(job_of(Plain, via)) as driver:
+    with TestDriver(job_of(Plain, via), tasks=1) as driver:
         driver.create("in", {name: COLUMNS[name] for name in ("n", "k", "at")})
         driver.feed("in", rows)
         driver.finish()

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +78,15 @@ def results(driver: TestDriver) -> list[str]:
 
 
 def streamed(fed: list[dict[str, Any]]) -> list[str]:
+    return _streamed(tuple(row["n"] for row in fed))
+
+
+@cache
+def _streamed(numbers: tuple[int, ...]) -> list[str]:
+    every = rows(1 + max(numbers))
     with TestDriver(hours, tasks=2) as driver:
         driver.create("in", COLUMNS, time="at")
-        driver.feed("in", fed)
+        driver.feed("in", [every[number] for number in numbers])
         driver.finish()
         return results(driver)
 

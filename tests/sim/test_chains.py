@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.support.soak import crossed
+from tests.support.soak import more
 
 import headrace as hr
 from headrace.testing import TestDriver
@@ -55,7 +56,7 @@ def job_of(via: str) -> Any:
                 "news": news.partition_by("team", via=via, name="news_by_team").in_order(),
             },
             Team,
-            stores={"sums": int, "quiet": int},
+            stores=[hr.store(name, int, "memory") for name in ("sums", "quiet")],
             returns={"team": int, "what": str, "score": int},
         )
         told.send_to(g.output("told"))
@@ -122,6 +123,8 @@ def counts_of(via: str, stage: str) -> list[int]:
     return behind.get(stage, [1, 2, 3, 5])
 
 
+CUTS = [(25, 1), (40, 2), (1_000, 3), (40, 4)]
+EVERY = list(product(CUTS, ["exchange", "bus"]))
 EXPECTED: dict[str, Counter[Any]] = {}
 
 
@@ -141,9 +144,7 @@ def test_all_levels_do_something(expected: dict[str, Counter[Any]]) -> None:
     assert 0 <= late < 24
 
 
-@pytest.mark.parametrize(
-    ("cut", "via"), crossed([(25, 1), (40, 2), (1_000, 3), (40, 4)], ["exchange", "bus"])
-)
+@pytest.mark.parametrize(("cut", "via"), more(EVERY[::3], EVERY))
 def test_results_are_those_of_one_epoch(
     via: str, cut: tuple[int, int], expected: dict[str, Counter[Any]]
 ) -> None:

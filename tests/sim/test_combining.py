@@ -74,7 +74,7 @@ def job(kind: str) -> Job:
 
 def batches(seed: int) -> list[tuple[int, list[Row]]]:
     rng, now, found = random.Random(seed), 100_000, []
-    for _ in range(10):
+    for _ in range(7):
         rows = []
         for _ in range(rng.randrange(1, 40)):
             now += rng.randrange(300)

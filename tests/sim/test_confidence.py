@@ -28,7 +28,7 @@ def _run(max_rows: int = 100_000, point: str = "") -> tuple[Counter[Any], int]:
     with TestDriver(followed, tasks=2, max_rows=max_rows) as driver:
         driver.create("events", COLUMNS, partitions=2, time="at")
         now = 1_000_000
-        for number in range(12):
+        for number in range(9):
             rows = []
             for _ in range(60):
                 now += rng.randrange(200)
@@ -53,8 +53,8 @@ def test_the_size_of_epochs_changes_nothing() -> None:
     expected = _undisturbed()
     windows, late = expected
     assert late > 0
-    assert sum(n * times for (*_, n), times in windows.items()) == 720 - late
-    assert expected == _run(11)
+    assert sum(n * times for (*_, n), times in windows.items()) == 540 - late
+    assert expected == _run(19)
 
 
 @pytest.mark.parametrize("point", ["slot.ran", "epoch.before_commit", "commit.published"])

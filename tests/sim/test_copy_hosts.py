@@ -117,11 +117,11 @@ def test_a_driver_that_stood_still_removes_nothing_of_its_successor(
         files = StandsStill(sync=False)
         stall_files(first, files)
         world = begun(first, 22)
-        for _ in range(4):
+        for _ in range(3):
             world.feed(30)
             first.advance()
             first.copy()
-        for _ in range(8):
+        for _ in range(5):
             world.feed(10)
             first.advance()
         second = on_another_host(first)

@@ -7,12 +7,13 @@ met, and every pair of values; the whole product is of the soak suite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from tests.sim.copies import check_at_least_once, expire_lease
 from tests.sim.matrix import SUBJECTS, Copied, Exchanged, Held, Subject
-from tests.support.pairwise import POINTS, Cell, choices, pairs_of, pairwise
+from tests.support.faults import die_at
+from tests.support.pairwise import DRIVER, POINTS, SLOT, Cell, choices, pairs_of, pairwise
 from tests.support.soak import more
 
 from headrace.testing import FAULT_POINTS, TestDriver
@@ -23,6 +24,9 @@ OWN = {"parts": ("feed.", "trim."), "sent": ("sink.", "warehouse."), "copied": (
 
 NOT_HERE = {"sink.part_sent", "sink.shared"}
 """Passed by none of these jobs: tests/servers has those that do."""
+
+OF_FILES = ("bus.", "trim.")
+"""Of points that a bus in memory does not pass."""
 
 FACTORS = {
     "moment": ("first", "middle", "end"),
@@ -44,28 +48,35 @@ def bases() -> list[Cell]:
     return found
 
 
-def grouped(points: list[str]) -> list[Iterator[tuple[str, str]]]:
-    """Return groups of up to three points, each of which is still passed after those before it.
+def grouped(points: list[str]) -> list[list[tuple[str, str]]]:
+    """Return groups of a few points of the driver, each still passed after those before it.
 
-    That of a slot is the last one, for a driver survives its death and would end the job. A merge
-    needs some epochs, so it is in a group of two.
+    Those of a bus of files are in groups of their own. Each group has points of slots as well,
+    whose death costs little: the driver survives it.
     """
     slots = [one for one in points if one.startswith("slot.")]
-    slots.sort(key=lambda one: one.startswith("slot.merge_"))
-    others = [one for one in points if one.startswith("bus.")]
-    others += [one for one in points if one not in (*others, *slots)]
-    count = max(len(slots), -(-len(points) // len(POINTS)))
-    return [zip(POINTS, others[n::count] + slots[n::count], strict=False) for n in range(count)]
+    files = [one for one in points if one.startswith(OF_FILES)]
+    others = [one for one in points if one not in (*slots, *files)]
+    each = [
+        part[n::count]
+        for part in (files, others)
+        for count in [-(-len(part) // len(DRIVER))]
+        for n in range(count)
+    ]
+    return [
+        [*zip(DRIVER, mine, strict=False), *zip(SLOT, slots[n :: len(each)], strict=False)]
+        for n, mine in enumerate(each)
+    ]
 
 
-def points_of(cell: Cell) -> list[str]:
-    return [cell[name] for name in POINTS if name in cell]
+def points_of(cell: Cell, names: tuple[str, ...] = POINTS) -> list[str]:
+    return [cell[name] for name in names if name in cell]
 
 
 def allows(cell: Cell) -> bool:
     """Say whether a cell can be."""
     job, after = cell["job"], cell["after"]
-    if cell["bus"] == "memory" and any(p.startswith(("bus.", "trim.")) for p in points_of(cell)):
+    if cell["bus"] == "memory" and any(p.startswith(OF_FILES) for p in points_of(cell)):
         return False
     if cell["store"] == "columnar" and job not in WITH_TABLES:
         return False
@@ -95,21 +106,22 @@ def test_whoever_dies_anywhere_loses_and_doubles_nothing(cell: Cell) -> None:
     ) as driver:
         subject = kind(driver)
         begin = {"first": 0, "middle": kind.steps // 2, "end": kind.steps}[cell["moment"]]
-        left = points_of(cell)
+        left, slots = points_of(cell, DRIVER), points_of(cell, SLOT)
         for step in range(kind.steps):
             subject.feed(step)
             if step == kind.steps - 1 == begin - 1:
                 break  # the end of the inputs finds rows that nobody has read
-            if step < begin or not left:
-                subject.proceed()
-            else:
-                has_crashed(subject, cell, left, subject.proceed)
-                driver.run()
-        while left:
-            if not has_crashed(subject, cell, left, subject.end):
+            for proceed in (subject.proceed, driver.run):
+                if step < begin or not left + slots:
+                    proceed()
+                else:  # also on the way back from the death before
+                    has_crashed(subject, cell, left, slots, proceed)
+            driver.run()
+        while left + slots:
+            if not has_crashed(subject, cell, left, slots, subject.end):
                 # Dying again at one point, the driver may have gone past the next one.
-                assert left != points_of(cell), f"nobody passed {left[0]}"
-                assert cell["after"] == "dies again", f"nobody passed {left[0]}"
+                assert left + slots != points_of(cell), f"nobody passed {left + slots}"
+                assert cell["after"] == "dies again", f"nobody passed {left + slots}"
                 break
         subject.end()
         if isinstance(subject, Copied) and cell["after"] == "disks are lost":
@@ -118,24 +130,36 @@ def test_whoever_dies_anywhere_loses_and_doubles_nothing(cell: Cell) -> None:
             subject.check()
 
 
-def has_crashed(subject: Subject, cell: Cell, left: list[str], step: Callable[[], object]) -> bool:
-    """Go through a step in which a process dies if it passes the next point, and what follows."""
-    died = subject.driver.advance_with_crash(left[0], 1, step)
+def has_crashed(
+    subject: Subject,
+    cell: Cell,
+    left: list[str],
+    slots: list[str],
+    step: Callable[[], object],
+) -> bool:
+    """Go through a step in which processes die, and what follows; drops points that are passed.
+
+    The driver dies at the first one that is left, and slots at all of theirs.
+    """
+    died = die_at(subject.driver, [*left[:1], *slots], step)
+    left[:] = [point for point in left if point not in died]
+    slots[:] = [point for point in slots if point not in died]
     if died:
-        follow(subject, cell, left.pop(0))
+        follow(subject, cell, died)
     Held.numbers = set()
-    return died
+    return bool(died)
 
 
-def follow(subject: Subject, cell: Cell, point: str) -> None:
-    """Let happen what follows a crash at a point."""
+def follow(subject: Subject, cell: Cell, died: list[str]) -> None:
+    """Let happen what follows crashes at some points."""
     driver = subject.driver
     match cell["after"]:
         case "disks are lost":  # one, or both
             driver.crash(lose_hosts=[0] if cell["bus"] == "memory" else [0, 1])
             expire_lease(driver)
         case "dies again":
-            driver.advance_with_crash(point, 1, subject.proceed)
+            for point in died:
+                driver.advance_with_crash(point, 1, subject.proceed)
         case "rescales":
             driver.coordinator.rescale(
                 1 if 4 in driver.coordinator.state.task_counts.values() else 4

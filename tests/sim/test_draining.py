@@ -38,15 +38,21 @@ class Sum:
         store.put(message.id, store.get(message.id, 0) + message.v)
 
 
-@hr.job("sums")
-def sums(g: Any) -> None:
-    g.input("events").partition_by("id").process(Sum, stores={"n": int}, name="sum")
+def job_of(store: str) -> hr.Job:
+    @hr.job("sums")
+    def sums(g: Any) -> None:
+        by_id = g.input("events").partition_by("id")
+        by_id.process(Sum, stores=[hr.store("n", int, store)], name="sum")
+
+    return sums
 
 
 @contextmanager
 def driver_of(home: Path, **options: Any) -> Iterator[TestDriver]:
+    """A driver of the job; only stores of RocksDB have standbys."""
     made = {"tasks": TASKS, "slots": SLOTS, "hosts": HOSTS, **options}
-    with TestDriver(sums, home=home, **made) as driver:
+    job = job_of("rocksdb" if options.get("standby_copies") else "memory")
+    with TestDriver(job, home=home, **made) as driver:
         driver.create("events", COLUMNS)
         yield driver
 

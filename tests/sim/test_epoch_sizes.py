@@ -33,7 +33,7 @@ def _run(max_rows: int, *, bounded: bool) -> tuple[dict[str, Counter[Any]], dict
         columns = {"id": pa.int64(), "at": pa.int64()}
         driver.create("events", columns, partitions=3, time="at", key=("id",))
         now = 1_000_000
-        for _ in range(40):
+        for _ in range(26):
             rows = []
             for _ in range(10):
                 now += rng.randrange(2_000)

@@ -34,7 +34,9 @@ def make(folder: Path, way: str) -> Job:
     @hr.job("numbered")
     def numbered(g: hr.Graph) -> None:
         keyed = g.input("in", time="at").partition_by("user", via=way, name="by-user")
-        rows = keyed.process(Numbered, {"n": int}, returns={"user": str, "number": int})
+        rows = keyed.process(
+            Numbered, [hr.store("n", int, kind="memory")], returns={"user": str, "number": int}
+        )
         rows.send_to(g.output("out"))
         rows.send_to(hr.sinks.parquet(folder, merge_bytes=1 << 30, merge_epochs=2, keep="0s"))
 

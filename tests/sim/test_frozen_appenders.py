@@ -224,7 +224,7 @@ def _random_run(root: Path, seed: int) -> int:
         finally:
             frozen.pop()
 
-    for _ in range(60):
+    for _ in range(45):
         act(dice.randrange(4))
         if dice.random() < 0.3:
             world.look(reader.stream("s"))
@@ -338,7 +338,7 @@ def _interleaved_run(root: Path, seed: int) -> int:
         turns.wait(me)
         try:
             bus = opened(me)
-            for _ in range(25):
+            for _ in range(18):
                 try:
                     world.anything(bus, dice)
                 except Died:

@@ -267,7 +267,7 @@ def test_two_that_are_frozen_within_each_other_take_no_row_that_is_held(
     """At any two of their steps, and the later one wakes up or dies first."""
     dice = random.Random(seed)
     happened = 0
-    for number in range(15):
+    for number in range(10):
         world, fence = World(tmp_path / str(number), held), Fence("job", held.newest["job"])
         meanwhile = partial(dice.choice(MEANWHILE), world)
         inner = Actor(world, dice.randrange(1, 20), meanwhile, dies=dice.random() < 0.3)

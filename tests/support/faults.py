@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,13 @@ from headrace.coordinator.inspection import job_reader
 from headrace.coordinator.leader_lease import LeaderLease
 from headrace.coordinator.outputs import publish_outputs
 from headrace.errors import UnavailableError
+from headrace.faults import injected
 from headrace.files import Bytes, DiskFullError, Files
 from headrace.state.rocksdb import RocksDBBackend
 from headrace.state.segment import SegmentReader
 from headrace.state.segment_writer import SegmentWriter
 from headrace.testing import TestDriver
+from headrace.testing.script import DriverCrash, SlotCrash
 
 __all__ = [
     "Died",
@@ -34,6 +36,7 @@ __all__ = [
     "answer_posts",
     "before_sources_open",
     "cut_reports",
+    "die_at",
     "forge_segment",
     "hanging_lease",
     "loopback_is_far",
@@ -51,6 +54,29 @@ __all__ = [
 
 class Died(BaseException):
     """Raised where a process dies; nothing may catch it."""
+
+
+def die_at(driver: TestDriver, points: Sequence[str], step: Callable[[], object]) -> list[str]:
+    """Go through a step in which a process dies where each of some points is first passed.
+
+    As with ``driver.advance_with_crash``, but slots may die on the way to the driver's own end.
+
+    Returns:
+        The points that were passed.
+    """
+    died: list[str] = []
+
+    def die(point: str) -> None:
+        if point in points and point not in died:
+            died.append(point)
+            raise SlotCrash(point) if point.startswith("slot.") else DriverCrash(point)
+
+    with injected(die, tuple(points)):
+        try:
+            step()
+        except DriverCrash:
+            driver.crash()
+    return died
 
 
 class Turns:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 Cell = dict[str, str]
 Pair = tuple[tuple[str, str], tuple[str, str]]
-POINTS = ("point", "then", "last")
-"""Factors of which each is the place of a crash."""
+DRIVER, SLOT = ("point", "then", "third", "last"), ("slot", "and", "also")
+POINTS = (*DRIVER, *SLOT)
+"""Factors of which each is the place of a crash: of the driver, or of a slot's process."""
 
 
 def pairs_of(cell: Mapping[str, str]) -> set[Pair]:

@@ -21,7 +21,6 @@ import threading
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -60,9 +59,15 @@ class _RefusedError(Exception):
     """Sent to the other side instead of rows."""
 
 
-class _Open(NamedTuple):
-    reader: ExchangeReader
-    file: FileIO
+class _Open:
+    """A file of an epoch, closed when the last request that reads it is over."""
+
+    def __init__(self, reader: ExchangeReader, path: Path) -> None:
+        self.reader, self.file = reader, FileIO(path)
+
+    def __del__(self) -> None:
+        if hasattr(self, "file"):
+            self.file.close()
 
 
 class ExchangeServer:
@@ -81,21 +86,32 @@ class ExchangeServer:
         self._lock, self._room = threading.Lock(), threading.Semaphore(MOST_REQUESTS)
         self._epoch = ""
         self._open: dict[str, _Open] = {}
+        self._is_closed = False
 
     def run(self) -> None:
-        """Answer requests as long as the process lives."""
+        """Answer requests until it is closed, or as long as the process lives."""
         clock = SystemClock()
-        while True:
+        while not self._is_closed:
             try:
                 line, _ = self._listener.accept()
             except OSError:  # no descriptors are left: some come back
-                clock.sleep(ALIVE_LOOK_S)
+                if not self._is_closed:
+                    clock.sleep(ALIVE_LOOK_S)
                 continue
             if self._room.acquire(blocking=False):
                 threading.Thread(target=self._answer, args=(line,), daemon=True).start()
                 continue
             with line, suppress(OSError):
                 line.sendall(_failed(f"it has {MOST_REQUESTS} requests already"))
+
+    def close(self) -> None:
+        """Take no more requests."""
+        self._is_closed = True
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # or who waits for one would wait on
+        self._listener.close()
+        with self._lock:
+            self._open.clear()
 
     def _answer(self, line: socket.socket) -> None:
         try:
@@ -177,8 +193,8 @@ class ExchangeServer:
                 self._epoch = folder.name
             if name not in self._open:
                 columns = pa.ipc.read_schema(pa.py_buffer(schema))
-                file = FileIO(folder / name)
-                self._open[name] = _Open(ExchangeReader(self._files, folder / name, columns), file)
+                path = folder / name
+                self._open[name] = _Open(ExchangeReader(self._files, path, columns), path)
             return self._open[name]
 
 
@@ -208,6 +224,15 @@ def _received(line: socket.socket, size: int, deadline: Deadline) -> bytes:
     return bytes(data)
 
 
+def begin(folder: Path, host: str) -> ExchangeServer:
+    """Serve a folder in threads of this process, where slots of its host find it."""
+    server = ExchangeServer(folder, host)
+    record = ServerRecord(os.getpid(), server.port)
+    write_private(folder / RECORD, msgspec.json.encode(record))
+    threading.Thread(target=server.run, name="headrace-exchange", daemon=True).start()
+    return server
+
+
 def serve(folder: Path, host: str, anchor: int) -> None:
     """Serve as long as a process lives and the folder is there.
 
@@ -223,11 +248,8 @@ def serve(folder: Path, host: str, anchor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    server = ExchangeServer(folder, host)
-    clock = SystemClock()
-    said = msgspec.json.encode(ServerRecord(os.getpid(), server.port))
-    write_private(folder / RECORD, said)
-    threading.Thread(target=server.run, name="headrace-exchange", daemon=True).start()
+    begin(folder, host)
+    clock, said = SystemClock(), _text(folder / RECORD)
     while is_running(anchor) and _text(folder / RECORD) == said:
         clock.sleep(ALIVE_LOOK_S)
     os._exit(0)  # what is still read is of an epoch that is lost

@@ -46,8 +46,10 @@ from headrace.graph.operators import Input, JobGraph
 from headrace.records.evolution import default_values
 from headrace.records.schema import normalise_schema
 from headrace.remote import on_host
+from headrace.runtime import exchange_server
 from headrace.runtime.background import Background, InlineBackground
-from headrace.runtime.exchange_network import NetworkAddress
+from headrace.runtime.exchange_file import RECORD
+from headrace.runtime.exchange_network import FOLDER, NetworkAddress, NetworkExchange
 from headrace.runtime.host_storage import StorageServer
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.runtime.slot import run_slot
@@ -245,6 +247,7 @@ class TestDriver(CommittedView, Closeable):
         self._turn = 0
         self.copier: BackupCopier | None = None
         self._server: StorageServer | None = None
+        self._exchanges: dict[Path, exchange_server.ExchangeServer] = {}
         self._replay: Replay | None = None
 
     def _open_bus(self) -> Bus:
@@ -260,7 +263,7 @@ class TestDriver(CommittedView, Closeable):
         copy = job_storages(self.settings, self.job.name).copy
         if self._server is not None:
             storage = self._server.served.path(state_dir, part)
-        return open_host(
+        opened = open_host(
             storage=storage,
             bus=saved_inputs(underlying_bus(self.bus), storage),
             state_dir=state_dir,
@@ -273,6 +276,17 @@ class TestDriver(CommittedView, Closeable):
             network=NetworkAddress("127.0.0.1", os.getpid()) if self.hosts > 1 else None,
             rocksdb=_SMALL_STORES,
         )
+        if isinstance(opened.exchange, NetworkExchange):
+            self._serve_exchange(state_dir / FOLDER / storage.name)
+        return opened
+
+    def _serve_exchange(self, folder: Path) -> None:
+        """Serve what a host sends to others from here: a process for it takes 0.2 s to begin."""
+        if folder in self._exchanges:
+            if (folder / RECORD).exists():
+                return
+            self._exchanges[folder].close()  # of a host whose disk is lost
+        self._exchanges[folder] = exchange_server.begin(folder, "127.0.0.1")
 
     @property
     def storage(self) -> Path:
@@ -570,6 +584,9 @@ class TestDriver(CommittedView, Closeable):
         """End everything and remove the temporary folder."""
         self.crash()
         self.bus.close()
+        for folder, server in self._exchanges.items():
+            server.close()
+            (folder / RECORD).unlink(missing_ok=True)
         if self._own_home:
             shutil.rmtree(self.home, ignore_errors=True)
 
