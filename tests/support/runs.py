@@ -83,15 +83,20 @@ def run_job(job: hr.Job, settings: Any, **more: Any) -> Any:
     return run.run_job(job, settings, **more)
 
 
-def spark_session(master: str, log: Path) -> Any:
+def spark_session(master: str, log: Path, conf: Mapping[str, str] | None = None) -> Any:
     """Start a session as ``headrace run`` does, whose JVM writes to a log.
 
     Its workers import ``tests`` from the folder that the JVM begins in, wherever the test is.
+
+    Args:
+        master: as Spark names it.
+        log: what the JVM writes.
+        conf: further settings of Spark.
     """
     from headrace.spark.sessions import build_session
 
     with contextlib.chdir(Path(__file__).parents[2]):
-        return build_session(master, "headrace tests", log)
+        return build_session(master, "headrace tests", log, conf)
 
 
 WITHOUT_PAGES = ("spark.progress=off", "spark.conf.spark.ui.enabled=false")
