@@ -146,18 +146,30 @@ ODD = {
 }
 
 
+@pytest.fixture(scope="module")
+def odd_rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pa.Table]:
+    """Rows of many types: in a folder of Parquet files, and as Spark has them."""
+    folder = str(tmp_path_factory.mktemp("odd") / "rows")
+    rows = spark.range(15001).selectExpr(*(f"{kind} {name}" for name, kind in ODD.items()))
+    rows.repartition(3).write.parquet(folder)  # so that a task has two files
+    return folder, rows.toArrow()
+
+
 @pytest.mark.parametrize("way", ["columns", "rows", "python"])
 def test_rows_come_as_they_are(
-    spark: SparkSession, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    tmp_path: Path,
+    way: str,
+    odd_rows: tuple[str, pa.Table],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Read by columns, as Parquet is, or by rows; or in Python, where Java cannot do it."""
-    rows = spark.range(15001).selectExpr(*(f"{kind} {name}" for name, kind in ODD.items()))
-    rows.repartition(3).write.parquet(str(tmp_path / "rows"))  # so that a task has two files
+    folder, rows = odd_rows
     if way == "python":
         monkeypatch.setattr(java_classes, "JAR", tmp_path / "none.jar")
 
     def odd(session: SparkSession) -> DataFrame:
-        read = session.read.parquet(str(tmp_path / "rows"))
+        read = session.read.parquet(folder)
         return read if way == "columns" else read.where("n >= 0")
 
     @hr.job("odd")
@@ -168,7 +180,7 @@ def test_rows_come_as_they_are(
     settings = load_settings(None, [f"home={home}", "job.bounded=true"], {})
     assert run_job(passing, settings).state.ended
     found = sorted(read_stream(home, "same"), key=lambda row: row["n"])
-    assert found == rows.toArrow().to_pylist()
+    assert found == rows.to_pylist()
 
 
 def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(
