@@ -25,8 +25,6 @@ WITHOUT_FRAMES = tuple(Path(__file__).parent / name for name in ("unit", "server
 """Folders of tests whose processes need no pandas."""
 LEAN = str(Path(__file__).with_name("support") / "without_pandas")
 """As of ``tests.support.processes``, which loads Headrace: who only shares tests out needs none."""
-INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Spark makes no Java of queries: to compile it takes longer than queries of so few rows save."""
 sys.path.append(LEAN)  # some give processes the path of this one
 
 soak.load_profile()
@@ -107,7 +105,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as patch:  # which its JVM and their processes keep
         patch.setenv("PYTHONPATH", LEAN, prepend=os.pathsep)
         patch.setenv("TESTS_WITH_FRAMES", "yes")
-        log = tmp_path_factory.mktemp("spark") / "spark.log"
-        session = spark_session("local[2]", log, INTERPRETED)
+        session = spark_session("local[2]", tmp_path_factory.mktemp("spark") / "spark.log")
     yield session
     session.stop()

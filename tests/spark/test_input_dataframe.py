@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.homes import load_settings
 from tests.support.jobs import framing, rows_of
-from tests.support.runs import JobControl, World, on_spark, read_stream, run_driver, run_job
+from tests.support.runs import (
+    CODEGEN,
+    JobControl,
+    World,
+    on_spark,
+    read_stream,
+    run_driver,
+    run_job,
+)
 from tests.support.soak import more
 
 import headrace as hr
@@ -155,6 +164,16 @@ def odd_rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
     return folder, rows.toArrow()
 
 
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Have Spark make Java of queries, as it does for users: that is another plan."""
+    before = str(spark.conf.get(CODEGEN))
+    spark.conf.set(CODEGEN, "FALLBACK")
+    yield
+    spark.conf.set(CODEGEN, before)
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("way", ["columns", "rows", "python"])
 def test_rows_come_as_they_are(
     spark: SparkSession,

@@ -46,6 +46,7 @@ from headrace.standalone.running import Running
 from headrace.testing import TestDriver
 
 __all__ = [
+    "CODEGEN",
     "ROOT",
     "SOON_S",
     "WITHOUT_PAGES",
@@ -83,20 +84,20 @@ def run_job(job: hr.Job, settings: Any, **more: Any) -> Any:
     return run.run_job(job, settings, **more)
 
 
-def spark_session(master: str, log: Path, conf: Mapping[str, str] | None = None) -> Any:
+CODEGEN = "spark.sql.codegen.factoryMode"
+INTERPRETED = {CODEGEN: "NO_CODEGEN"}
+"""Spark makes no Java of queries: to compile it takes longer than queries of so few rows save."""
+
+
+def spark_session(master: str, log: Path) -> Any:
     """Start a session as ``headrace run`` does, whose JVM writes to a log.
 
     Its workers import ``tests`` from the folder that the JVM begins in, wherever the test is.
-
-    Args:
-        master: as Spark names it.
-        log: what the JVM writes.
-        conf: further settings of Spark.
     """
     from headrace.spark.sessions import build_session
 
     with contextlib.chdir(Path(__file__).parents[2]):
-        return build_session(master, "headrace tests", log, conf)
+        return build_session(master, "headrace tests", log, INTERPRETED)
 
 
 WITHOUT_PAGES = ("spark.progress=off", "spark.conf.spark.ui.enabled=false")
