@@ -124,15 +124,18 @@ class Mutant:
 def _bodies(text: str) -> list[list[ast.stmt]]:
     """Return the bodies within functions before whose statements another one can be put."""
     found = []
-    for function in ast.walk(ast.parse(text)):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        for node in ast.walk(function):
-            for name in ("body", "orelse", "finalbody"):
-                body = getattr(node, name, None)
-                is_elif = name == "orelse" and isinstance(node, ast.If) and _is_elif(node)
-                if isinstance(body, list) and body and not is_elif:
-                    found.append(body)
+    left: list[tuple[ast.AST, bool]] = [(ast.parse(text), False)]
+    while left:
+        node, is_within = left.pop()
+        is_within |= isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+            body = getattr(node, name, None)
+            if not isinstance(body, list) or not body:  # that of a lambda is no list
+                continue
+            left += ((one, is_within) for one in body)
+            is_elif = name == "orelse" and isinstance(node, ast.If) and _is_elif(node)
+            if is_within and not is_elif and name not in ("handlers", "cases"):
+                found.append(body)
     return found
 
 

@@ -49,7 +49,12 @@ def imports(path: Path) -> list[tuple[str, int]]:
 
 
 def _imports(path: Path) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    left: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while left:
+        node = left.pop()
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            if isinstance(held := getattr(node, part, ()), list):  # that of a lambda is no list
+                left += held
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

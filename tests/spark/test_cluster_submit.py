@@ -51,6 +51,7 @@ def told(message):
 ON_HOSTS = {"numpy", "numpy.libs", "pyarrow", "polars", "_polars_runtime_32"}
 """What hosts have by themselves: 424 MB, which would be packed, sent and unpacked twice."""
 NEEDED = {"rocksdict", "xxhash"}
+QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
 def not_needed() -> list[str]:
@@ -152,7 +153,7 @@ def test_sparks_own_parser_takes_the_command(tmp_path: Path, url: str, mode: str
     jars = Path(submit).parents[1] / "jars"
     main = ["org.apache.spark.launcher.Main", "org.apache.spark.deploy.SparkSubmit"]
     ran = subprocess.run(
-        ["java", "-cp", f"{jars}/*", *main, *arguments],
+        ["java", *QUICK, "-cp", f"{jars}/*", *main, *arguments],
         env={**os.environ, "SPARK_HOME": str(jars.parent), "SPARK_SCALA_VERSION": "2.13"},
         capture_output=True,
         text=True,

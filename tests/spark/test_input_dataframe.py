@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.support.homes import load_settings
 from tests.support.jobs import framing, rows_of
-from tests.support.runs import JobControl, World, on_spark, read_stream, run_driver, run_job
+from tests.support.runs import (
+    CODEGEN,
+    JobControl,
+    World,
+    on_spark,
+    read_stream,
+    run_driver,
+    run_job,
+)
 from tests.support.soak import more
 
 import headrace as hr
@@ -146,18 +155,40 @@ ODD = {
 }
 
 
+@pytest.fixture(scope="module")
+def odd_rows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pa.Table]:
+    """Rows of many types: in a folder of Parquet files, and as Spark has them."""
+    folder = str(tmp_path_factory.mktemp("odd") / "rows")
+    rows = spark.range(15001).selectExpr(*(f"{kind} {name}" for name, kind in ODD.items()))
+    rows.repartition(3).write.parquet(folder)  # so that a task has two files
+    return folder, rows.toArrow()
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Have Spark make Java of queries, as it does for users: that is another plan."""
+    before = str(spark.conf.get(CODEGEN))
+    spark.conf.set(CODEGEN, "FALLBACK")
+    yield
+    spark.conf.set(CODEGEN, before)
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("way", ["columns", "rows", "python"])
 def test_rows_come_as_they_are(
-    spark: SparkSession, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    tmp_path: Path,
+    way: str,
+    odd_rows: tuple[str, pa.Table],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Read by columns, as Parquet is, or by rows; or in Python, where Java cannot do it."""
-    rows = spark.range(15001).selectExpr(*(f"{kind} {name}" for name, kind in ODD.items()))
-    rows.repartition(3).write.parquet(str(tmp_path / "rows"))  # so that a task has two files
+    folder, rows = odd_rows
     if way == "python":
         monkeypatch.setattr(java_classes, "JAR", tmp_path / "none.jar")
 
     def odd(session: SparkSession) -> DataFrame:
-        read = session.read.parquet(str(tmp_path / "rows"))
+        read = session.read.parquet(folder)
         return read if way == "columns" else read.where("n >= 0")
 
     @hr.job("odd")
@@ -168,7 +199,7 @@ def test_rows_come_as_they_are(
     settings = load_settings(None, [f"home={home}", "job.bounded=true"], {})
     assert run_job(passing, settings).state.ended
     found = sorted(read_stream(home, "same"), key=lambda row: row["n"])
-    assert found == rows.toArrow().to_pylist()
+    assert found == rows.to_pylist()
 
 
 def test_a_streaming_frame_goes_on_where_it_was_and_a_failing_one_stops_the_job(

@@ -19,6 +19,7 @@ from tests.support.runs import Running, World, is_alive, until
 import headrace as hr
 from headrace.errors import InvalidInputError, NotOwnerError
 
+ONE_CHILD = ("job.slots=1", "standalone.workers=processes")
 QUIET: dict[str, Any] = {"control.enabled": False}
 
 
@@ -191,7 +192,7 @@ def test_a_child_that_is_frozen_loses_and_doubles_nothing(world: World) -> None:
     folder = world.gates
     job = counting((3, 5), lambda: pass_gate(folder, "count"))
     world.feed(200)
-    sets = ("job.slots=2", "job.bounded=true", "standalone.lease_s=1")
+    sets = (*ONE_CHILD, "job.bounded=true", "standalone.lease_s=1")
     with hr.start(job, settings(world, *sets)) as running:
         until(lambda: world.at_gate("count"), "a child at the gate")
         (child,) = world.at_gate("count")
@@ -214,7 +215,7 @@ from tests.support.jobs import counting
 import headrace as hr
 result = hr.run(
     counting(),
-    {{"job.slots": 2, "control.enabled": False}},
+    {{"job.slots": 1, "standalone.workers": "processes", "control.enabled": False}},
     home={str(world.home)!r},
     on_epoch=lambda summary: print("epoch", summary.epoch, flush=True),
 )

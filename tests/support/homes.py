@@ -186,11 +186,15 @@ class Home:
 
     def has_begun(self, job: str) -> bool:
         """Say whether a job has committed anything."""
-        return load_state(FileCommitLog(self.job_dir(job), FILES)) is not None
+        return self._last_state(job) is not None
+
+    def _last_state(self, job: str) -> JobState | None:
+        return load_state(FileCommitLog(self.job_dir(job), FILES))
 
     def read_so_far(self, job: str) -> int:
         """Return how many rows of input a job has committed; 0 before it was created."""
-        return self.state(job).counts.get("in", 0) if self.has_begun(job) else 0
+        state = self._last_state(job)
+        return 0 if state is None else state.counts.get("in", 0)
 
     def events(self, job: str) -> list[str]:
         """Return what the log of a job's events says, the oldest first."""

@@ -46,6 +46,7 @@ from headrace.standalone.running import Running
 from headrace.testing import TestDriver
 
 __all__ = [
+    "CODEGEN",
     "ROOT",
     "SOON_S",
     "WITHOUT_PAGES",
@@ -83,6 +84,11 @@ def run_job(job: hr.Job, settings: Any, **more: Any) -> Any:
     return run.run_job(job, settings, **more)
 
 
+CODEGEN = "spark.sql.codegen.factoryMode"
+INTERPRETED = {CODEGEN: "NO_CODEGEN"}
+"""Spark makes no Java of queries: to compile it takes longer than queries of so few rows save."""
+
+
 def spark_session(master: str, log: Path) -> Any:
     """Start a session as ``headrace run`` does, whose JVM writes to a log.
 
@@ -91,7 +97,7 @@ def spark_session(master: str, log: Path) -> Any:
     from headrace.spark.sessions import build_session
 
     with contextlib.chdir(Path(__file__).parents[2]):
-        return build_session(master, "headrace tests", log)
+        return build_session(master, "headrace tests", log, INTERPRETED)
 
 
 WITHOUT_PAGES = ("spark.progress=off", "spark.conf.spark.ui.enabled=false")

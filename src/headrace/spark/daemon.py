@@ -26,7 +26,8 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 SLOT_VARIABLE = "HEADRACE_SLOT"
-PRELOAD_AFTER_S = 10.0
+PRELOAD_AFTER_S = 30.0
+"""A run that is over by then needs no second process, and what it loads would be for nothing."""
 _ZIPS = re.compile(r"(pyspark|py4j-.*-src)\.zip")
 _VERSIONS = ("pyspark/version.py", "py4j/version.py")
 
