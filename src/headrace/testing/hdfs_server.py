@@ -26,7 +26,7 @@ START_S = 120.0
 
 _LOGGERS = "org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
 _JVM = ("-Xmx256m", f"-Dlog4j2.loggerContextFactory={_LOGGERS}", *QUICK_JVM)
-"""It tells errors alone, as the usual one does without settings, and has less to load."""
+"""It logs errors alone, as the usual one does without settings, and has less to load."""
 
 _SERVER = "org.apache.hadoop.hdfs.server"
 _NAMENODE, _DATANODE = f"{_SERVER}.namenode.NameNode", f"{_SERVER}.datanode.DataNode"

@@ -65,8 +65,8 @@ class KafkaServer(ServerProcess):
         joins: another one, whose cluster it becomes a broker of.
         protocols: what it listens with besides ``PLAINTEXT``, such as ``SASL_SSL``, which takes
             properties.
-        proxy: host and port of a proxy: whoever comes by the protocol ``PROXIED``, to which it
-            leads, is told that all brokers are there.
+        proxy: host and port of a proxy that leads to its protocol ``PROXIED``: clients of that
+            protocol get the proxy's address for this broker's.
 
     Raises:
         InvalidInputError: no jars, or no Java, are installed.
