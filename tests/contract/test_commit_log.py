@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.logs import open_log
 
 from headrace.coordinator.commit_log import (
     KEPT_GENERATIONS,
     PRUNE_MARGIN,
-    CommitLog,
     FileCommitLog,
     load_state,
 )
@@ -21,12 +21,8 @@ from headrace.testing import call_at
 from headrace.testing.commit_log_contract import CommitLogContract
 
 
-def open_log(location: str) -> CommitLog:
-    return FileCommitLog(Path(location), Files(sync=False))
-
-
 class TestFileCommitLog(CommitLogContract):
-    opener = "tests.contract.test_commit_log:open_log"
+    opener = "tests.support.logs:open_log"
 
     def location(self, tmp_path: Path) -> str:
         return str(tmp_path / "log")

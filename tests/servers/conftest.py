@@ -11,8 +11,13 @@ import psycopg
 import pytest
 import redis as client_library
 from tests.support.kafka import CLIENTS, KafkaServer, RegistryServer, Topics
+from tests.support.kafka_proxy import KafkaProxy
+from tests.support.secured import Certificates
 from tests.support.servers import PostgresServer, RedisServer, S3Server
 from tests.support.storages import forget_storages, new_name
+
+USER, PASSWORD, KEY_PASSWORD = "shop", "pw-of-login-831", "pw-of-key-472"
+"""A login of the broker, and what locks its client's key."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -75,9 +80,28 @@ def url(postgres: PostgresServer, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Of the broker, and of its client with a login."""
+    return Certificates(tmp_path_factory.mktemp("certificates"), KEY_PASSWORD)
+
+
+@pytest.fixture(scope="session")
+def between() -> Iterator[KafkaProxy]:
+    """The broker, by a proxy before it."""
+    proxy = KafkaProxy()
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture(scope="session")
+def kafka(
+    certificates: Certificates, between: KafkaProxy, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KafkaServer]:
     """A broker that nobody kills; each test has topics of its own."""
-    with KafkaServer(tmp_path_factory.mktemp("kafka")) as server:
+    given = certificates.properties(USER, PASSWORD)
+    folder = tmp_path_factory.mktemp("kafka")
+    with KafkaServer(folder, given, protocols=("SASL_SSL",), proxy=between.address) as server:
+        between.leads_to = server.port_of("PROXIED")
         yield server
 
 

@@ -24,9 +24,7 @@ from tests.support.storages import StoredWorld, forget_storages, new_name, remov
 
 import headrace as hr
 from headrace.cloud.hdfs import HdfsStorage
-from headrace.coordinator.commit_log import CommitLog, FileCommitLog
 from headrace.errors import InvalidInputError
-from headrace.files import Files
 from headrace.objects import ObjectStorage, StorageAwayError
 from headrace.testing import FAULT_POINTS, TestDriver
 from headrace.testing.commit_log_contract import CommitLogContract
@@ -63,15 +61,11 @@ class TestHdfsStorage(ObjectStorageContract):
         return HdfsStorage("hdfs", self.hdfs.name)
 
 
-def open_log(location: str) -> CommitLog:
-    return FileCommitLog(Path(location), Files(sync=False))
-
-
 @pytest.mark.soak
 class TestCommitLog(CommitLogContract):
     """Each process has a folder of its own; what they share is HDFS."""
 
-    opener = "tests.servers.test_hdfs_storage:open_log"
+    opener = "tests.support.logs:open_log"
 
     @pytest.fixture(autouse=True)
     def shared(self, hdfs: HdfsServer) -> None:

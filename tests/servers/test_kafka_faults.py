@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from tests.servers.test_kafka_jobs import clicks, counting, feed, running_totals, sent
 from tests.support.homes import rows_in
-from tests.support.kafka import CLIENTS, KafkaServer, Topics
+from tests.support.kafka import KafkaServer, Topics
 from tests.support.kafka_proxy import (
     ADD_OFFSETS_TO_TXN,
     DESCRIBE_CONFIGS,
@@ -26,33 +23,9 @@ from headrace import Job
 from headrace.errors import InvalidInputError
 from headrace.testing import TestDriver
 
+pytestmark = pytest.mark.usefixtures("kafka")  # which the proxy leads to
 HOUR_MS = 3_600_000
 COLUMNS = {"id": int, "_timestamp": int}
-
-
-@pytest.fixture(scope="module")
-def between(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaProxy]:
-    """A broker that can only be reached through it."""
-    proxy = KafkaProxy()
-    given = {"advertised.listeners": f"PLAINTEXT://{proxy.address}"}
-    try:
-        with Proxied(tmp_path_factory.mktemp("broker"), given, proxy):
-            yield proxy
-            CLIENTS.close()
-    finally:
-        proxy.close()
-
-
-class Proxied(KafkaServer):
-    """Sends those who ask it to a proxy."""
-
-    def __init__(self, folder: Path, given: dict[str, str], proxy: KafkaProxy) -> None:
-        self._proxy = proxy
-        super().__init__(folder, given)
-
-    def start(self) -> None:
-        self._proxy.leads_to = self.port
-        super().start()
 
 
 @pytest.mark.parametrize("error", [LOADING, NOT_COORDINATOR])

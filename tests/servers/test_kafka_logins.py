@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.servers.conftest import KEY_PASSWORD, PASSWORD, USER
 from tests.servers.test_kafka_jobs import clicks, counting, feed, running_totals, sent
 from tests.support.cli import headrace
-from tests.support.kafka import CLIENTS, KafkaServer, Topics, admin
+from tests.support.kafka import KafkaServer, Topics, admin
 from tests.support.runs import World
 from tests.support.secured import Certificates
 
 import headrace as hr
 from headrace.errors import InvalidInputError
 
-PASSWORD, KEY_PASSWORD, WRONG = "pw-of-login-831", "pw-of-key-472", "pw-that-is-wrong-99"
+WRONG = "pw-that-is-wrong-99"
 SECRETS = (PASSWORD, KEY_PASSWORD, WRONG)
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return Certificates(tmp_path_factory.mktemp("certificates"), KEY_PASSWORD)
-
-
-@pytest.fixture(scope="module")
-def secured(
-    certificates: Certificates, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[KafkaServer]:
-    given = certificates.properties("shop", PASSWORD)
-    with KafkaServer(tmp_path_factory.mktemp("secured"), given, protocols=("SASL_SSL",)) as server:
-        yield server
-        CLIENTS.close()
 
 
 def login(certificates: Certificates, **more: str) -> dict[str, str]:
@@ -43,7 +28,7 @@ def login(certificates: Certificates, **more: str) -> dict[str, str]:
         "ssl__key__location": str(certificates.client_key),
         "ssl__key__password": "env:HEADRACE_TEST_KEY_PASSWORD",
         "sasl__mechanism": "PLAIN",
-        "sasl__username": "shop",
+        "sasl__username": USER,
         "sasl__password": "env:HEADRACE_TEST_PASSWORD",
         "socket__timeout__ms": "20000",
         **more,
@@ -52,7 +37,7 @@ def login(certificates: Certificates, **more: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 def test_a_job_reads_and_writes_and_nobody_sees_its_secrets(
-    secured: KafkaServer,
+    kafka: KafkaServer,
     certificates: Certificates,
     mechanism: str,
     tmp_path: Path,
@@ -61,22 +46,22 @@ def test_a_job_reads_and_writes_and_nobody_sees_its_secrets(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """One secret of the environment, one of a file; the input by settings, the others by code."""
-    topics = Topics(secured.address)
+    topics = Topics(kafka.address)
     theirs = f"in-{mechanism}"
     topics.create(theirs, 2)
     if mechanism != "PLAIN":
-        add_scram(secured, "shop", PASSWORD)
+        add_scram(kafka, USER, PASSWORD)
     rows = clicks(0, 60)
     feed(topics, theirs, rows)
     monkeypatch.setenv("HEADRACE_TEST_KEY_PASSWORD", KEY_PASSWORD)
     place = tmp_path / "password"
     place.write_text(f"{PASSWORD}\n")
     own = login(certificates, sasl__mechanism=mechanism, sasl__password=f"file:{place}")
-    target = secured.url(f"out-{mechanism}", **own, key="user", partitions="3")
+    target = kafka.url(f"out-{mechanism}", **own, key="user", partitions="3")
     sets = ("job.bounded=true", "control.enabled=false", "epoch.max_rows=40")
     home = tmp_path / "home"
-    settings = World(home).settings(*sets, f"inputs.clicks.address={secured.url(theirs, **own)}")
-    between = secured.url(f"between-{mechanism}", **own)
+    settings = World(home).settings(*sets, f"inputs.clicks.address={kafka.url(theirs, **own)}")
+    between = kafka.url(f"between-{mechanism}", **own)
     result = hr.run(counting("clicks", target, via=between), settings)
     assert result.state.ended
     assert sent(topics, f"out-{mechanism}") == running_totals(rows)
@@ -104,7 +89,7 @@ def add_scram(server: KafkaServer, user: str, password: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["password", "authority"])
 def test_a_login_that_is_refused_is_an_error_and_not_waited_for(
-    secured: KafkaServer,
+    kafka: KafkaServer,
     certificates: Certificates,
     wrong: str,
     tmp_path: Path,
@@ -116,7 +101,7 @@ def test_a_login_that_is_refused_is_an_error_and_not_waited_for(
     own = login(certificates, socket__timeout__ms="5000")
     if wrong == "authority":
         own["ssl__ca__location"] = str(Certificates(tmp_path / "other", "x").authority)
-    job = counting(secured.url("never", **own), "totals")
+    job = counting(kafka.url("never", **own), "totals")
     settings = World(tmp_path / "home").settings("job.bounded=true", "control.enabled=false")
     with pytest.raises(InvalidInputError, match="refuses this client") as caught:
         hr.run(job, settings)

@@ -9,8 +9,6 @@ from tests.support.s3_server import S3Server
 from tests.support.storages import new_name
 
 from headrace.cloud.storage import CloudStorage
-from headrace.coordinator.commit_log import CommitLog, FileCommitLog
-from headrace.files import Files
 from headrace.objects import ObjectStorage
 from headrace.testing.commit_log_contract import CommitLogContract
 from headrace.testing.object_storage_contract import ObjectStorageContract
@@ -26,14 +24,10 @@ class TestCloudStorage(ObjectStorageContract):
         return CloudStorage("s3", "tests")
 
 
-def open_log(location: str) -> CommitLog:
-    return FileCommitLog(Path(location), Files(sync=False))
-
-
 class TestCommitLog(CommitLogContract):
     """Each process has a folder of its own; what they share is the bucket."""
 
-    opener = "tests.servers.test_s3_storage:open_log"
+    opener = "tests.support.logs:open_log"
 
     @pytest.fixture(autouse=True)
     def prefix(self, s3: S3Server) -> None:

@@ -62,6 +62,8 @@ class Topics:
     def __init__(self, address: str) -> None:
         self._given = {"bootstrap.servers": address, "log_level": "2"}
         self._admin = admin.AdminClient(dict(self._given))
+        self._producer: Any = None
+        """Knows topics as they were when it was made."""
 
     def create(self, name: str, partitions: int = 1, copies: int = 1, **settings: str) -> None:
         config = {key.replace("_", "."): value for key, value in settings.items()}
@@ -80,10 +82,12 @@ class Topics:
         self._admin.incremental_alter_configs([place])[place].result(SOON_S)
 
     def delete(self, name: str) -> None:
+        self._producer = None
         self._admin.delete_topics([name])[name].result(SOON_S)
         until(lambda: name not in self._admin.list_topics(timeout=SOON_S).topics, "its end")
 
     def widen(self, name: str, partitions: int) -> None:
+        self._producer = None
         self._admin.create_partitions([admin.NewPartitions(name, partitions)])[name].result(SOON_S)
         until(lambda: self._is_there(name, partitions), "its partitions")
 
@@ -111,7 +115,7 @@ class Topics:
         headers: list[tuple[str, bytes]] | None = None,
     ) -> None:
         """Send messages, dicts as JSON."""
-        producer = lib.Producer(dict(self._given))
+        producer = self._producer = self._producer or lib.Producer(dict(self._given))
         given = {} if time is None else {"timestamp": time}
         for row in rows:
             value = msgspec.json.encode(row) if isinstance(row, Mapping) else row

@@ -23,12 +23,23 @@ from headrace.testing.kafka_server import QUICK_JVM, find_java
 from headrace.testing.servers import PROCESS_POLL_S, free_port
 
 START_S = 120.0
-_JVM = ("-Xmx256m", *QUICK_JVM)
+
+_LOGGERS = "org.apache.logging.log4j.simple.SimpleLoggerContextFactory"
+_JVM = ("-Xmx256m", f"-Dlog4j2.loggerContextFactory={_LOGGERS}", *QUICK_JVM)
+"""It logs errors alone, as the usual one does without settings, and has less to load."""
+
 _SERVER = "org.apache.hadoop.hdfs.server"
 _NAMENODE, _DATANODE = f"{_SERVER}.namenode.NameNode", f"{_SERVER}.datanode.DataNode"
 NAMES, DATA = "names", "data"
 NODES = {NAMES: _NAMENODE, DATA: _DATANODE}
 """The program of each node."""
+
+_PAGES = (
+    b"org/apache/hadoop/hdfs/web/resources",
+    b"org/apache/hadoop/hdfs/server/namenode/web/resources",
+)
+_NEXT_ENTRY = b"PK\1\2"
+"""Begins each entry in the list at the end of a jar."""
 
 
 class HdfsServer(Closeable):
@@ -46,10 +57,11 @@ class HdfsServer(Closeable):
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         self._folder, self._clock = folder, clock or SystemClock()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        jars = Path(_spark(), "jars")  # most classes are of Hadoop's own, which are looked at first
-        first = ":".join(map(str, sorted(jars.glob("hadoop-*.jar"))))
-        self._classes = f"{folder}:{_jar()}:{first}:{jars}/*"
         folder.mkdir(parents=True, exist_ok=True)
+        jars = Path(_spark(), "jars")  # most classes are of Hadoop's own, which are looked at first
+        own = (_jar(), *sorted(jars.glob("hadoop-*.jar")))
+        first = ":".join(str(_without_pages(jar, folder)) for jar in own)
+        self._classes = f"{folder}:{first}:{jars}/*"
         self.name = f"127.0.0.1:{free_port()}"
         local = {f"dfs.datanode.{one}": "127.0.0.1:0" for one in
                  ("address", "http.address", "ipc.address")}  # fmt: skip
@@ -65,6 +77,8 @@ class HdfsServer(Closeable):
             "dfs.heartbeat.interval": "1",
             **local,
         })  # fmt: skip
+        for page in ("hdfs", "datanode", "static"):  # else Jetty unpacks those of the jar
+            (folder / "webapps" / page).mkdir(parents=True, exist_ok=True)
         try:
             self._run(_NAMENODE, "-format", "-force").wait(START_S)
             self.start()
@@ -136,6 +150,22 @@ def _jar() -> Path:
             "it with: tools/hdfs.sh"
         )
     return found[-1]
+
+
+def _without_pages(jar: Path, folder: Path) -> Path:
+    """Return a jar, or a copy of it that does not list the folders of WebHDFS.
+
+    Who finds one of them listed unpacks the whole jar at each start, to look for what is in it.
+    """
+    found = jar.read_bytes()
+    data = found
+    for name in _PAGES:
+        data = data.replace(name + b"/" + _NEXT_ENTRY, name + b"_" + _NEXT_ENTRY)
+    if data == found:
+        return jar
+    copy = folder / jar.name
+    copy.write_bytes(data)
+    return copy
 
 
 def _spark() -> Path:

@@ -33,7 +33,7 @@ _PROPERTIES = {
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,"
-    "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+    "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL,PROXIED:PLAINTEXT",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.replication.factor": "1",
@@ -65,6 +65,8 @@ class KafkaServer(ServerProcess):
         joins: another one, whose cluster it becomes a broker of.
         protocols: what it listens with besides ``PLAINTEXT``, such as ``SASL_SSL``, which takes
             properties.
+        proxy: host and port of a proxy that leads to its protocol ``PROXIED``: clients of that
+            protocol get the proxy's address for this broker's.
 
     Raises:
         InvalidInputError: no jars, or no Java, are installed.
@@ -80,6 +82,7 @@ class KafkaServer(ServerProcess):
         clock: Clock | None = None,
         protocols: Sequence[str] = (),
         joins: KafkaServer | None = None,
+        proxy: str | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._folder = folder
@@ -87,6 +90,8 @@ class KafkaServer(ServerProcess):
         folder.mkdir(parents=True, exist_ok=True)
         self.port, inner = free_port(), free_port()
         self._ports = {"PLAINTEXT": self.port, **{one: free_port() for one in protocols}}
+        if proxy is not None:
+            self._ports["PROXIED"] = free_port()
         outer = ",".join(f"{one}://127.0.0.1:{port}" for one, port in self._ports.items())
         self._voters: str = f"1@127.0.0.1:{inner}" if joins is None else joins._voters  # noqa: SLF001
         own = {
@@ -95,6 +100,9 @@ class KafkaServer(ServerProcess):
             "controller.quorum.voters": self._voters,
             "log.dirs": str(folder / "data"),
         }
+        if proxy is not None:
+            inside = self.address_of("PROXIED")
+            own["advertised.listeners"] = outer.replace(f"//{inside}", f"//{proxy}")
         if joins is None:
             own["listeners"] += f",CONTROLLER://127.0.0.1:{inner}"
         else:
@@ -117,7 +125,11 @@ class KafkaServer(ServerProcess):
 
     def address_of(self, protocol: str) -> str:
         """Return host and port of one of its protocols."""
-        return f"127.0.0.1:{self._ports[protocol]}"
+        return f"127.0.0.1:{self.port_of(protocol)}"
+
+    def port_of(self, protocol: str) -> int:
+        """Return the port of one of its protocols."""
+        return self._ports[protocol]
 
     def url(self, topic: str, protocol: str = "PLAINTEXT", **options: str) -> str:
         """Return the address of a topic, as jobs take it."""
