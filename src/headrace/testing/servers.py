@@ -26,7 +26,7 @@ from headrace.errors import InvalidInputError, UnavailableError
 
 PROCESS_POLL_S, LONGEST_POLL_S = 0.02, 0.25
 PAUSES = 8
-"""A pause is so many times what the look before it took of a core, which others need meanwhile."""
+"""A pause is so many times what the look before it took, of this process or of who was asked."""
 END_S = 10.0
 
 
@@ -39,7 +39,7 @@ def wait_until(
     """Return as soon as a condition holds.
 
     Args:
-        condition: asked again and again; one that takes work less often.
+        condition: asked again and again; one that takes long less often.
         deadline: when to give up.
         what: is waited for, for the error.
         clock: for the pauses.
@@ -48,13 +48,13 @@ def wait_until(
         TimeoutError: it did not hold in time.
     """
     clock = clock or SystemClock()
-    began = time.thread_time()
+    began = time.perf_counter()
     while not condition():
         if deadline.expired:
             raise TimeoutError(f"waited in vain for {what}")
-        work_s = time.thread_time() - began
-        clock.sleep(min(max(PROCESS_POLL_S, PAUSES * work_s), LONGEST_POLL_S))
-        began = time.thread_time()
+        look_s = time.perf_counter() - began
+        clock.sleep(min(max(PROCESS_POLL_S, PAUSES * look_s), LONGEST_POLL_S))
+        began = time.perf_counter()
 
 
 def is_alive(pid: int) -> bool:
