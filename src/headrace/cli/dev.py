@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -222,12 +223,17 @@ def _watch(words: list[str], folders: list[Path]) -> None:
         known = _stamps(there)
         start()
         for found in _changes(there, known):
-            typer.secho(f"--- {', '.join(sorted(found))} changed", dim=True, err=True)
+            names = sorted(Path(path).name for path in found)
+            typer.secho(f"--- {', '.join(names)} changed", dim=True, err=True)
+            start.end()
+            for path in found:  # of one second and one size, Python takes the old bytecode
+                if path.endswith(".py"):
+                    Path(cache_from_source(path)).unlink(missing_ok=True)
             start()
 
 
 def _changes(folders: list[Path], known: _Stamps) -> Iterator[set[str]]:
-    """Yield the names of files that were written, made or removed, once no more of them are.
+    """Yield the paths of files that were written, made or removed, once no more of them are.
 
     Looks at the files of a project again and again: there are few, and an editor may write them in
     any way.
@@ -240,7 +246,7 @@ def _changes(folders: list[Path], known: _Stamps) -> Iterator[set[str]]:
         found, before = _stamps(folders), seen
         seen = found
         if found == before != known:
-            yield {Path(path).name for path, _ in known.items() ^ found.items()}
+            yield {path for path, _ in known.items() ^ found.items()}
             known = found
 
 
