@@ -73,7 +73,8 @@ class ByFile(LoadFileScheduling):  # type: ignore[misc] # it has no types
         ]
         chosen = next_scope(self.workqueue, others, self._known, CORES)
         self.workqueue.move_to_end(chosen, last=False)
-        super()._assign_work_unit(node)
+        with suppress(OSError):  # it has just crashed: ``remove_node`` follows
+            super()._assign_work_unit(node)
 
     def remove_node(self, node: Any) -> str | None:
         """Let others run what a process that crashed left, but for the test that it crashed in.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from tests.sharing import Taken, next_scope, scope_of, tree_cpu_s
 
 ROOT = Path(__file__).parents[2]
@@ -17,10 +18,25 @@ def test_crash(): os.abort()
 def test_behind(): pass
 """
 OTHERS = "def test_one(): pass\ndef test_two(): pass\n"
+AT_ONCE = "from tests.sharing import *\n"
+LATE = """
+import contextlib, subprocess
+from tests.sharing import *
+from xdist.workermanage import WorkerController
+send, known = WorkerController.send_runtest_some, set()
+def send_late(self, indices):
+    if self in known:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.gateway._io.popen.wait(1)
+    known.add(self)
+    send(self, indices)
+WorkerController.send_runtest_some = send_late
+"""
 
 
-def test_a_crash_is_one_failed_test_and_the_others_run(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("from tests.sharing import *\n")
+@pytest.mark.parametrize("sharing", [AT_ONCE, LATE], ids=["known", "found when work is sent"])
+def test_a_crash_is_one_failed_test_and_the_others_run(sharing: str, tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(sharing)
     (tmp_path / "test_a.py").write_text(CRASHES)
     (tmp_path / "test_b.py").write_text("import os\ndef test_only(): os.abort()\n")
     (tmp_path / "test_c.py").write_text(OTHERS)
