@@ -295,7 +295,8 @@ def test_a_forked_child_leaves_the_stores_of_standbys_alone(driver: TestDriver) 
     stores = driver.runner.host(0).standbys
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # closing would wait for threads that stayed behind
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # pytest's would let it go on as a test
+        signal.alarm(60)  # closing would wait for threads that stayed behind
         stores.close()
         gc.collect()
         os._exit(0)
