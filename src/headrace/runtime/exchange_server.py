@@ -82,6 +82,7 @@ class ExchangeServer:
         family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
         self._listener = socket.create_server((host, 0), family=family, backlog=1024)
         self.port: int = self._listener.getsockname()[1]
+        self.record = msgspec.json.encode(ServerRecord(os.getpid(), self.port))
         self._folder, self._files = folder, Files(sync=False)
         self._lock, self._room = threading.Lock(), threading.Semaphore(MOST_REQUESTS)
         self._epoch = ""
@@ -227,8 +228,7 @@ def _received(line: socket.socket, size: int, deadline: Deadline) -> bytes:
 def begin(folder: Path, host: str) -> ExchangeServer:
     """Serve a folder in threads of this process, where slots of its host find it."""
     server = ExchangeServer(folder, host)
-    record = ServerRecord(os.getpid(), server.port)
-    write_private(folder / RECORD, msgspec.json.encode(record))
+    write_private(folder / RECORD, server.record)
     threading.Thread(target=server.run, name="headrace-exchange", daemon=True).start()
     return server
 
@@ -248,9 +248,8 @@ def serve(folder: Path, host: str, anchor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    begin(folder, host)
-    clock, said = SystemClock(), _text(folder / RECORD)
-    while is_running(anchor) and _text(folder / RECORD) == said:
+    record, clock = begin(folder, host).record, SystemClock()
+    while is_running(anchor) and _text(folder / RECORD) == record:
         clock.sleep(ALIVE_LOOK_S)
     os._exit(0)  # what is still read is of an epoch that is lost
 

@@ -6,6 +6,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -123,6 +125,22 @@ def test_servers_end_with_their_disks(mortal: Hosts) -> None:
         shutil.rmtree(mortal.disk(number), ignore_errors=True)
     until(lambda: not any(map(is_alive, servers)), "servers to end")
     until(lambda: not any(Path(f"/proc/{one}").exists() for one in servers), "no zombies")
+
+
+def test_a_server_ends_whose_disk_goes_as_soon_as_it_is_known(tmp_path: Path) -> None:
+    """It looks at what it has written, and not at what it finds there."""
+    program = (
+        "import shutil, sys; from pathlib import Path\n"
+        "from headrace.runtime import exchange_server\n"
+        "def write(path, data): shutil.rmtree(path.parent)\n"
+        "exchange_server.write_private = write\n"
+        "exchange_server.serve(Path(sys.argv[1]), '127.0.0.1', int(sys.argv[2]))\n"
+    )
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(
+        [sys.executable, "-c", program, folder, str(os.getpid())], check=True, timeout=60
+    )
 
 
 def test_each_host_reads_the_rows_of_its_groups_in_the_order_of_files(hosts: Hosts) -> None:
