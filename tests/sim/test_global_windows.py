@@ -30,7 +30,7 @@ def make_job(window: GlobalWindow, store: str, *, keyed: bool) -> Any:
             [], lambda v: [v], lambda a, b: sorted([*a, *b]), returns=list[int], columns="v"
         )
         stream.window(window, store=store, name="w", n=hr.agg.count(), bag=bag).send_to(
-            g.output("out", partitions=None if keyed else 1)
+            g.output("out")
         )
 
     return whole

@@ -68,6 +68,24 @@ def test_up_and_down(kind: str, counts: tuple[int, ...]) -> None:
         check(driver, world)
 
 
+def test_results_without_a_key_stay_in_one_partition() -> None:
+    """Or who reads partition by partition saw a result after the one that takes its place."""
+
+    @hr.job("job")
+    def job(g: hr.Graph) -> None:
+        made = g.input("in").window(hr.global_window(rows=2), n=hr.agg.count())
+        made.send_to(g.output("out", partitions=5))
+
+    with TestDriver(job, tasks=5) as driver:
+        driver.create("in", {"v": pa.int64()})
+        for tasks in (5, 3, 1, 7):
+            driver.coordinator.rescale(tasks)
+            driver.feed("in", [{"v": 0}, {"v": 0}])
+            driver.run()
+        assert driver.bus.stream("out").ends()[1:] == [0] * 4
+        assert [row["n"] for row in driver.output("out")] == [2, 4, 6, 8]
+
+
 @pytest.mark.parametrize("seed", more([0, 2], range(60), share=30))
 def test_rescales_among_crashes_merges_and_lost_disks(seed: int, cheap_merges: None) -> None:
     """Files that serve several tasks hold what is out of date for some of them."""

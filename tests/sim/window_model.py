@@ -55,8 +55,7 @@ def make_job(case: Case) -> Any:
             ),
         }
         made = stream.window(case.window, store=case.store, name="w", **aggregates)
-        # Without a key, rows go to the partition of their task: after a rescale, to another one.
-        made.send_to(g.output("out", partitions=None if case.keyed else 1))
+        made.send_to(g.output("out"))
         later = made.window(hr.tumbling(f"{LATER}ms"), name="later", n=hr.agg.sum("n"))
         later.send_to(g.output("later"))
 

@@ -178,7 +178,7 @@ class Exchange(Derived):
 
 @dataclass(frozen=True)
 class OutputBinding:
-    """A ``send_to`` bound to its stream; ``keys`` place rows, empty: by task.
+    """A ``send_to`` bound to its stream; ``keys`` place rows, empty: see ``OutputNode``.
 
     ``schema`` is the stream's, of number ``version``; ``defaults`` are for the columns of it that
     the job does not make, since they were added to the stream.
@@ -246,6 +246,11 @@ class Stage(Derived):
         """
         first = self.receives[0].keys if self.receives else ()
         return self.keys.get(operator.inputs[0], first)
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether it gets all rows as those of one key, so that one of its tasks has them."""
+        return bool(self.receives) and not any(exchange.keys for exchange in self.receives)
 
     @cached_property
     def name(self) -> str:

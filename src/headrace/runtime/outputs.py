@@ -39,14 +39,16 @@ class OutputNode(Node):
     """``send_to``: keeps the rows of one output of one task.
 
     A keyed row goes to the partition of its key's hash range, the same for every job and
-    task count; a row without key goes to the partition with the task's number.
+    task count; a row without key goes to the partition with the task's number. What is computed
+    over all rows together, such as a window without a key, goes to the first partition: a later
+    result may take the place of an earlier one, also when another task makes it.
     """
 
     @classmethod
     def of(cls, operator: SendTo, build: NodeContext) -> Self:
         """Return the node of an operator of a stage."""
         binding = next(o for o in build.stage.outputs if o.operator == operator.name)
-        return cls(operator.name, binding, build.task)
+        return cls(operator.name, binding, 0 if build.stage.is_gathered else build.task)
 
     def __init__(self, name: str, binding: OutputBinding, task: int) -> None:
         super().__init__(name)
