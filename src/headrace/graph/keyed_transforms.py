@@ -192,7 +192,8 @@ class KeyedTransforms(StreamBase):
 
         The result has the key, ``window_start``, ``window_end`` and the aggregates; its event time
         is the last millisecond of the window. Windows without event time have no bounds. Without a
-        ``partition_by`` before it, the window covers all messages, without a key column.
+        ``partition_by`` before it, the window covers all messages, without a key column, and its
+        results go to the first partition of an output.
 
         Args:
             window: such as ``hr.tumbling("1h")``, ``hr.hopping("1h", every="5m")``,
