@@ -219,14 +219,17 @@ class RowVersions:
         last[:-1] = (own[1:] != own[:-1]) | (at[1:] != at[:-1])
         return made.take(order[last])
 
-    def since(self, horizon: int) -> RowVersions:
-        """Return what holds at ``horizon`` and later; that nothing was there needs no version."""
+    def since(self, horizon: int, watermark: int) -> RowVersions:
+        """Return what holds at ``horizon`` and later.
+
+        That nothing was there needs no version, once the watermark says that none can come before.
+        """
         follows = np.zeros(len(self.places), bool)
         follows[:-1] = (self.places[1:] == self.places[:-1]) & (self.begins[1:] <= horizon)
         kept = self.take(np.flatnonzero(~follows))
         first = np.ones(len(kept.places), bool)
         first[1:] = kept.places[1:] != kept.places[:-1]
-        is_nothing = first & kept.gone
+        is_nothing = first & kept.gone & (kept.begins <= watermark)
         return kept.take(np.flatnonzero(~is_nothing)) if is_nothing.any() else kept
 
     def take(self, rows: Rows) -> RowVersions:
@@ -297,7 +300,7 @@ class VersionedKTableNode(Node):
         columns = chunk.batch.select(names).columns
         new = RowVersions(places, begins, deleting(chunk.batch, self._values), columns)
         held = RowVersions.of(self._table, keys, names)
-        kept = held.followed_by(new).since(self._watermark - self._kept_ms)
+        kept = held.followed_by(new).since(self._watermark - self._kept_ms, self._watermark)
         there, lists = kept.lists(len(keys), layout.values)
         if len(there):
             self._table.put(keys.select(there), lists)
