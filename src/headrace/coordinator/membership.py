@@ -83,11 +83,6 @@ class Membership:
     waits: HostWait | None = None
     lost: tuple[str, ...] = ()
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that tasks are placed on."""
-        return tuple(sorted({slot.host for slot in self.slots}))
-
     def doubted(
         self, homes: frozenset[str], now_s: float, restore_s: Mapping[str, float] | None = None
     ) -> Membership:
