@@ -24,7 +24,7 @@ from headrace.errors import FunctionResultError, InvalidInputError
 from headrace.graph.operators import CallPolicy as Spec
 from headrace.plan.stages import OFFSET, ORIGIN, TIME, WATERMARK
 from headrace.records.keys import decode_key, encode_key, encode_value
-from headrace.records.messages import columns_to_lists
+from headrace.records.messages import key_values
 from headrace.runtime.async_calls import AsyncCalls, CallRow
 from headrace.runtime.async_loop import CallLoop, Owner
 from headrace.runtime.chunk import Chunk, Groups, Ints, OriginIds, from_exchange
@@ -291,8 +291,7 @@ class AsyncNode(_CallingNode):
             places, kept = [places[row] for row in stay], [kept[row] for row in stay]
         self._stored.update(place for place, is_kept in zip(places, kept, strict=True) if is_kept)
         key_columns = chunk.batch.select(self._keys)
-        lists = columns_to_lists(key_columns)
-        keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+        keys = key_values(key_columns)
         assert chunk.groups is not None
         self._prefetch(key_columns, chunk.groups, keys)
         for at, (message, place) in enumerate(zip(messages, places, strict=True)):
