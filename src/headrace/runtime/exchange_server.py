@@ -28,7 +28,7 @@ from xxhash import xxh3_64_intdigest
 
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import HeadraceError
-from headrace.files import Files, write_private
+from headrace.files import Files, is_alive, write_private
 from headrace.runtime.exchange_file import (
     FAILED,
     OVER,
@@ -44,7 +44,6 @@ from headrace.runtime.exchange_file import (
     Span,
     Wanted,
     epoch_folder,
-    is_running,
 )
 
 ALIVE_LOOK_S = 1.0
@@ -249,7 +248,7 @@ def serve(folder: Path, host: str, anchor: int) -> None:
     except BlockingIOError:
         return
     record, clock = begin(folder, host).record, SystemClock()
-    while is_running(anchor) and _text(folder / RECORD) == record:
+    while is_alive(anchor) and _text(folder / RECORD) == record:
         clock.sleep(ALIVE_LOOK_S)
     os._exit(0)  # what is still read is of an epoch that is lost
 
