@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -27,7 +26,7 @@ from headrace.records.keys import decode_key, encode_key, encode_value
 from headrace.records.messages import key_values
 from headrace.runtime.async_calls import AsyncCalls, CallRow
 from headrace.runtime.async_loop import CallLoop, Owner
-from headrace.runtime.chunk import Chunk, Groups, Ints, OriginIds, from_exchange
+from headrace.runtime.chunk import Chunk, Groups, Ints, Mask, OriginIds, from_exchange
 from headrace.runtime.context import NO_GROUP
 from headrace.runtime.dead_letters import from_record, to_record
 from headrace.runtime.node import Guard, Node, Refused
@@ -152,7 +151,7 @@ class _UnmadeRows:
     chunk: Chunk
     epochs: Ints
     numbers: Ints
-    kept: npt.NDArray[np.bool_]
+    kept: Mask
 
     def split(self, rows: int) -> tuple[_UnmadeRows, _UnmadeRows]:
         return self._part(0, rows), self._part(rows, self.chunk.rows)
