@@ -35,7 +35,8 @@ from headrace.bus.address import open_bus
 from headrace.bus.spec import StreamSpec
 from headrace.clock import SystemClock
 from headrace.coordinator.driver_standby import standby_drivers
-from headrace.testing.servers import end_group, is_alive
+from headrace.files import is_alive
+from headrace.testing.servers import end_group
 
 JOB = """
 import headrace as hr

@@ -45,6 +45,25 @@ def _syncfs(descriptor: int) -> int:
         return -1
 
 
+def is_alive(process: int) -> bool:
+    """Say whether a process of this machine runs.
+
+    One that has ended and that its parent has not asked about yet, as in many containers nobody
+    ever does, does not.
+    """
+    try:
+        os.kill(process, 0)
+    except PermissionError:
+        pass
+    except OSError:
+        return False
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except OSError:  # another system, or it has ended since
+        return True
+    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
+
+
 def temporary_path(path: Path) -> Path:
     """Return a hidden path beside another, which no other writer uses."""
     return path.with_name(f".{path.name}.{new_name()}.tmp")

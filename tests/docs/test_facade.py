@@ -119,6 +119,7 @@ DOORS = {
             "unit/coordinator/test_recovery.py",
             "unit/coordinator/test_failure_detector.py",
             "unit/coordinator/test_leadership.py",
+            "unit/runtime/test_connections.py",
             "unit/control/test_merge_lock.py",
             "unit/control/test_quiesce.py",
             "unit/standalone/test_*.py",

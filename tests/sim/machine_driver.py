@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from tests.sim.machine_asks import Serving, require
 from tests.sim.machine_world import World
 
-from headrace.coordinator import driver_loop as living
 from headrace.coordinator.commands import Restart
-from headrace.coordinator.driver_loop import ControlSignals, DriverAction, DriverLifecycle
 from headrace.coordinator.epoch import EpochRun, MisplacedError
 from headrace.coordinator.epoch_executor import EpochExecutor, EpochStep
 from headrace.coordinator.epoch_ranges import has_read_all, plan_ranges
@@ -31,6 +29,14 @@ from headrace.graph.semantics import CommitAction
 from headrace.plan.stages import with_task_counts
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.testing import ManualClock
+
+
+class Signals(NamedTuple):
+    """What is asked of a driver."""
+
+    stop: bool = False
+    finish: bool = False
+    paused: bool = False
 
 
 class MachineDriver:
@@ -52,9 +58,10 @@ class MachineDriver:
         if not self.writer.begin():
             self.writer.create(world.first_state(self.writer.generation, clock.new_id()))
         self._plan = with_task_counts(world.plan, self.state.task_counts)
-        self.life = DriverLifecycle().after(living.DriverStarted(self.state.ended))
         self._executor = _Executor(self)
         self._steps: Iterator[EpochStep] | None = None
+        self._life = self._live()
+        self.waits = self.has_ended = self._is_stopped = False
         self.epoch_step: EpochStep | None = None
         self._members = ClusterMembers(rules, world, clock)
         self._slots: list[Slot] = []
@@ -70,10 +77,10 @@ class MachineDriver:
         self._serving = Serving(world.asks, self.host_commands)
         self.cold: frozenset[str] = frozenset()
         self.is_frozen = False
-        self.signals = ControlSignals()
+        self.signals = Signals()
         self.rescale_to: int | None = None
         self.error: Exception | None = None
-        self._validated: tuple[object, ...] = ()
+        self._validated: object = None
 
     @property
     def state(self) -> JobState:
@@ -83,32 +90,48 @@ class MachineDriver:
     @property
     def is_over(self) -> bool:
         """Say whether it does nothing any more."""
-        return self.life.action is DriverAction.RETURN or self.error is not None
+        return self.has_ended or self._is_stopped or self.error is not None
 
     def step(self) -> None:
-        """Do one action of its life, or one step of an epoch; then the machines are looked at."""
-        match self.life.action:
-            case DriverAction.LOOK:
-                self.life = self.life.after(self.signals)
-            case DriverAction.END_INPUTS:
-                self._end_inputs()
-            case DriverAction.ADVANCE:
-                self._advance()
-            case DriverAction.SERVE:
-                self._serve_paused()
-            case _:
-                self.life = self.life.after(living.StepDone())
-        machines = self.life, self._members._members
-        for machine in machines:
-            if all(machine is not one for one in self._validated):
-                machine.validate()
+        """Do one thing of its life, or one step of an epoch; then the machines are looked at."""
+        next(self._life, None)
+        members = self._members._members
+        if members is not self._validated:
+            members.validate()
         self._serving.validate()
-        self._validated = machines
+        self._validated = members
+
+    def _live(self) -> Iterator[None]:
+        """Do what ``run_epochs`` does, and stop after each thing."""
+        ended = self.state.ended
+        while True:
+            signals = self.signals
+            if signals.stop:
+                self._is_stopped = True
+                return
+            yield
+            if signals.paused and not ended:
+                self._serve_paused()
+                yield
+                continue
+            if signals.finish and not ended:
+                self._end_inputs()
+                yield
+            while not self._advance():
+                yield
+            ended, committed = self.state.ended, self._executor.done is not None
+            self.has_ended = ended and not committed
+            if self.has_ended:
+                return
+            self.waits = not committed
+            yield
+            self.waits = False
+            yield
 
     @property
     def is_settled(self) -> bool:
         """Say whether it waits for rows, and for nothing of its hosts."""
-        return self.life.action is DriverAction.AWAIT and not self._members.needs_placement
+        return self.waits and not self._members.needs_placement
 
     def _serve_paused(self) -> None:
         self.cold = frozenset()  # no epoch is to follow
@@ -116,8 +139,6 @@ class MachineDriver:
             self._serve(is_paused=True)
         except HeadraceError as error:
             self.error = error
-            return
-        self.life = self.life.after(living.StepDone())
 
     def _serve(self, *, is_paused: bool = False) -> None:
         """Do what others ask for, as between any two epochs."""
@@ -146,14 +167,12 @@ class MachineDriver:
                 self.writer.publish_end({"events": list(self.world.ends)})
         except NotOwnerError as error:
             self.error = error
-            return
-        self.life = self.life.after(living.StepDone())
 
-    def _advance(self) -> None:
-        """Do the step that the executor is about to do."""
+    def _advance(self) -> bool:
+        """Do the step that the executor is about to do; says whether it was the last one."""
         if self.epoch_step is EpochStep.LOCATE and not self.world.numbers():
             self._clock.sleep(1.0)  # there are no slots to ask yet
-            return
+            return False
         if self._steps is None:
             self._steps = self._executor.steps()
             next(self._steps)
@@ -164,13 +183,13 @@ class MachineDriver:
             gave_up = "slots kept moving" in error.message
             require(not gave_up, "an epoch went in circles")
             self.epoch_step, self.error = None, error
-            return
-        if self.epoch_step is None:
-            self._steps = None
-            is_out = self._published == self.state.digest or not self.state.outputs
-            require(is_out, "an epoch is over, and its outputs are not published")
-            committed = self._executor.done is not None
-            self.life = self.life.after(living.EpochDone(committed, self.state.ended))
+            return False
+        if self.epoch_step is not None:
+            return False
+        self._steps = None
+        is_out = self._published == self.state.digest or not self.state.outputs
+        require(is_out, "an epoch is over, and its outputs are not published")
+        return True
 
     def publish(self) -> int:
         """Publish what the last manifest names, unless that was done."""

@@ -11,11 +11,10 @@ from collections import Counter
 
 import pytest
 from tests.sim.machine_asks import begun_from
-from tests.sim.machine_driver import MachineDriver
+from tests.sim.machine_driver import MachineDriver, Signals
 from tests.sim.machine_world import CELLS, Host, World, rows_read
 from tests.support.soak import more
 
-from headrace.coordinator.driver_loop import ControlSignals, DriverPhase
 from headrace.coordinator.epoch_executor import EpochStep
 from headrace.coordinator.placement import Affinity, PlacementRules
 from headrace.errors import NotOwnerError
@@ -159,7 +158,7 @@ class _Schedule:
             self._take_over()
         elif chance < 0.89:
             driver = rng.choice(self.drivers)
-            driver.signals = ControlSignals(paused=not driver.signals.paused)
+            driver.signals = Signals(paused=not driver.signals.paused)
             world.met["paused"] += driver.signals.paused
         elif chance < 0.91:
             rng.choice(self.drivers).rescale_to = rng.randint(1, 4)
@@ -194,7 +193,7 @@ class _Schedule:
                 driver.is_frozen = True
                 self.world.met["driver frozen"] += 1
             else:
-                driver.signals = ControlSignals(stop=True)
+                driver.signals = Signals(stop=True)
         for _ in range(self.rng.randint(0, 2)):
             self._drive(self.rng.randint(1, 12))
         self.drivers.append(self._driver())
@@ -237,7 +236,7 @@ class _Schedule:
         quiet = 0
         for _ in range(MOST_STEPS):
             driver, asks = self.drivers[-1], self.world.asks
-            driver.signals, driver.max_rows, driver.is_frozen = ControlSignals(), 1_000, False
+            driver.signals, driver.max_rows, driver.is_frozen = Signals(), 1_000, False
             is_asked = asks.drain or asks.restart or asks.cut or driver.rescale_to
             quiet = quiet + 1 if driver.is_settled and not is_asked else quiet
             if quiet == CALM:
@@ -258,14 +257,14 @@ class _Schedule:
         self._settle()
         for _ in range(MOST_STEPS):
             driver = self.drivers[-1]
-            driver.signals, driver.max_rows = ControlSignals(finish=True), 1_000
-            if driver.life.phase is DriverPhase.ENDED:
+            driver.signals, driver.max_rows = Signals(finish=True), 1_000
+            if driver.has_ended:
                 break
             if driver.is_over:
                 self._next(driver)
             else:
                 driver.step()
-        assert driver.life.phase is DriverPhase.ENDED, "the job never ended"
+        assert driver.has_ended, "the job never ended"
         assert self.world.state is not None
         assert self.world.state.until is not None
         at = [held.next_offset for held in self.world.state.inputs["events"].values()]

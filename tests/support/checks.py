@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
-from headrace.coordinator.driver_loop import DriverLifecycle
 from headrace.coordinator.epoch import EpochRun
 from headrace.coordinator.manifest import Manifest
 from headrace.coordinator.membership import Membership
 
 
 def validate_machines(patch: pytest.MonkeyPatch) -> None:
-    """Make sure after each event that the machines of drivers are in a state that can be.
+    """Make sure after each event that what drivers know of their hosts can be.
 
     And of each epoch, before it is committed, that what it leaves of standbys is.
     """
-    for kind in (DriverLifecycle, Membership):
-        patch.setattr(kind, "after", _validated(kind.after))
+    for event in ("doubted", "answered"):
+        patch.setattr(Membership, event, _validated(getattr(Membership, event)))
     manifest = EpochRun.manifest
 
     def checked(run: EpochRun, *act: Any, **more: Any) -> Manifest:
@@ -29,9 +28,9 @@ def validate_machines(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EpochRun, "manifest", checked)
 
 
-def _validated(after: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def checked(machine: Any, event: Any) -> Any:
-        found = after(machine, event)
+def _validated(event: Callable[..., Membership]) -> Callable[..., Membership]:
+    def checked(members: Membership, *given: Any) -> Membership:
+        found = event(members, *given)
         found.validate()
         return found
 

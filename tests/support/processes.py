@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from headrace.clock import Deadline, SystemClock
-from headrace.testing.servers import command, end_group, is_alive, kill, wait_until
+from headrace.files import is_alive
+from headrace.testing.servers import command, end_group, kill, wait_until
 
 __all__ = [
     "LEAN",

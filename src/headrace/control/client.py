@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from headrace.config import Settings
-from headrace.coordinator.job_storage import STORAGES, check_job_name, is_alive
+from headrace.coordinator.job_storage import STORAGES, check_job_name
 from headrace.errors import HeadraceError, InvalidInputError, UnavailableError
-from headrace.files import Files
+from headrace.files import Files, is_alive
 
 API_FILE = "control.json"
 EVERY_ADDRESS = ("0.0.0.0", "::")

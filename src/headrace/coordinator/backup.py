@@ -13,10 +13,11 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -397,8 +398,8 @@ class BackupCopier(JobHook):
     def _while_it_moves(self, ask: Callable[[], _Answer]) -> _Answer:
         """Return what a call answers that reports each chunk, however long it takes."""
         self._moved = self._clock.monotonic()
-        found = _TimedCall(ask)
-        while not found.over.wait(WAKE_S / 10):
+        found = _beside(ask)
+        while not wait([found], WAKE_S / 10).done:
             if self._clock.monotonic() - self._moved > self._stuck_s:
                 remote = self._backup.where
                 raise RecoveryStalledError(
@@ -408,7 +409,7 @@ class BackupCopier(JobHook):
                     job=self._backup.job,
                     file=remote,
                 )
-        return found.answer()
+        return found.result()
 
     def _take(self) -> None:
         self._backup.lease.take(self._generation)
@@ -623,27 +624,18 @@ class BackupCopier(JobHook):
                 self._backup.lease.release()
 
 
-class _TimedCall(Generic[_Answer]):
-    """A call in a thread of its own, which is left behind when nobody waits any longer."""
+def _beside(ask: Callable[[], _Answer]) -> Future[_Answer]:
+    """Call a function in a thread of its own, which is left behind when nobody waits any longer."""
+    found: Future[_Answer] = Future()
 
-    def __init__(self, ask: Callable[[], _Answer]) -> None:
-        self._ask, self.over = ask, threading.Event()
-        self._answers: list[_Answer] = []
-        self._failures: list[BaseException] = []
-        threading.Thread(target=self._run, name="headrace-reach", daemon=True).start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._answers.append(self._ask())
+            found.set_result(ask())
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            self._failures.append(error)
-        self.over.set()
+            found.set_exception(error)
 
-    def answer(self) -> _Answer:
-        """Return or raise what came of it, once it is over."""
-        if self._failures:
-            raise self._failures[0]
-        return self._answers[0]
+    threading.Thread(target=run, name="headrace-reach", daemon=True).start()
+    return found
 
 
 def call_with_timeout(ask: Callable[[], _Answer]) -> _Answer:
@@ -652,10 +644,10 @@ def call_with_timeout(ask: Callable[[], _Answer]) -> _Answer:
     Raises:
         UnavailableError: no answer in time.
     """
-    found = _TimedCall(ask)
-    if not found.over.wait(REACHABLE_S):
+    found = _beside(ask)
+    if not wait([found], REACHABLE_S).done:
         raise UnavailableError(f"no answer in {REACHABLE_S:.0f} s")
-    return found.answer()
+    return found.result()
 
 
 def _reason(error: Exception) -> str:

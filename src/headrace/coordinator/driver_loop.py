@@ -15,8 +15,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
 from typing import TypeVar
@@ -28,142 +27,10 @@ from headrace.coordinator.commands import CommandQueue
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_events import MERGING, PAUSED, RESUMED
-from headrace.errors import HeadraceError, InternalError, UnavailableError
+from headrace.errors import HeadraceError, UnavailableError
 from headrace.files import disk_error, is_full
 from headrace.graph.sinks import ReceiverAwayError
 from headrace.objects import StorageAwayError
-
-
-class DriverPhase(StrEnum):
-    """What a driver does."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    PAUSED = "paused"
-    STOPPED = "stopped"
-    ENDED = "ended"
-
-
-class DriverAction(StrEnum):
-    """What is to be done now; its outcome goes to ``after``."""
-
-    LOOK = "look"
-    """Look at what others ask for."""
-    SERVE = "serve"
-    """Do what can be done between two epochs, and wait for a moment."""
-    END_INPUTS = "end inputs"
-    """Note that the inputs end where they do now."""
-    ADVANCE = "advance"
-    """Run an epoch, where there is work for one."""
-    REST = "rest"
-    """Wait until the next epoch may begin."""
-    AWAIT = "await"
-    """Wait until an input has grown or a timer is due."""
-    RETURN = "return"
-    """The driver is done."""
-
-
-@dataclass(frozen=True)
-class DriverStarted:
-    """The coordinator has started; the job may have ended long ago."""
-
-    ended: bool = False
-
-
-@dataclass(frozen=True)
-class ControlSignals:
-    """What others ask for."""
-
-    stop: bool = False
-    finish: bool = False
-    paused: bool = False
-
-
-@dataclass(frozen=True)
-class EpochDone:
-    """An advance is over: it committed an epoch or found nothing to do; the job may have ended."""
-
-    committed: bool
-    ended: bool
-
-
-@dataclass(frozen=True)
-class StepDone:
-    """What was to be done is done."""
-
-
-DriverEvent = DriverStarted | ControlSignals | EpochDone | StepDone
-
-
-@dataclass(frozen=True)
-class DriverLifecycle:
-    """The lifecycle of a driver, as far as it has come.
-
-    Args:
-        phase: what it does.
-        action: what is to be done now; nothing while it is starting.
-        ended: the job has.
-    """
-
-    phase: DriverPhase = DriverPhase.STARTING
-    action: DriverAction | None = None
-    ended: bool = False
-
-    def after(self, event: DriverEvent) -> DriverLifecycle:
-        """Return the phase after the outcome of its action.
-
-        Raises:
-            InternalError: that cannot come of it.
-        """
-        match self.action, event:
-            case None, DriverStarted(ended):
-                return DriverLifecycle(DriverPhase.RUNNING, DriverAction.LOOK, ended)
-            case DriverAction.LOOK, ControlSignals():
-                return self._asked(event)
-            case DriverAction.END_INPUTS, StepDone():
-                return replace(self, action=DriverAction.ADVANCE)
-            case DriverAction.ADVANCE, EpochDone(committed, ended):
-                return self._advanced(committed=committed, ended=ended)
-            case ((DriverAction.SERVE | DriverAction.REST | DriverAction.AWAIT), StepDone()):
-                return replace(self, action=DriverAction.LOOK)
-        raise InternalError(f"a driver that is to {self.action} met {type(event).__name__}")
-
-    def _asked(self, signals: ControlSignals) -> DriverLifecycle:
-        if signals.stop:
-            return replace(self, phase=DriverPhase.STOPPED, action=DriverAction.RETURN)
-        if signals.paused and not self.ended:
-            return replace(self, phase=DriverPhase.PAUSED, action=DriverAction.SERVE)
-        action = (
-            DriverAction.END_INPUTS if signals.finish and not self.ended else DriverAction.ADVANCE
-        )
-        return replace(self, phase=DriverPhase.RUNNING, action=action)
-
-    def _advanced(self, *, committed: bool, ended: bool) -> DriverLifecycle:
-        if committed:  # the next advance brings out what this one could not
-            return replace(self, action=DriverAction.REST, ended=ended)
-        if ended:
-            return DriverLifecycle(DriverPhase.ENDED, DriverAction.RETURN, ended=True)
-        return replace(self, action=DriverAction.AWAIT)
-
-    def validate(self) -> None:
-        """Make sure that a lifecycle is one that can be.
-
-        Raises:
-            InternalError: it is not.
-        """
-        is_over = self.phase in {DriverPhase.STOPPED, DriverPhase.ENDED}
-        wrong = {
-            "an action before it has begun": (self.phase is DriverPhase.STARTING)
-            != (self.action is None),
-            "no end": is_over != (self.action is DriverAction.RETURN),
-            "an end that is none": self.phase is DriverPhase.ENDED and not self.ended,
-            "epochs while it is paused": self.phase is DriverPhase.PAUSED
-            and self.action not in {DriverAction.SERVE, DriverAction.LOOK},
-            "a pause after the end": self.phase is DriverPhase.PAUSED and self.ended,
-        }
-        if found := [name for name, is_wrong in wrong.items() if is_wrong]:
-            raise InternalError(f"a driver that is {self.phase} has {found[0]}: {self}")
-
 
 RETRY_S = 1.0
 _Result = TypeVar("_Result")
@@ -276,10 +143,6 @@ class JobControl:
         """Say whether no epoch may begin now."""
         return self.paused.is_set() or self.merging.is_set()
 
-    def signals(self) -> ControlSignals:
-        """Return what is asked for now."""
-        return ControlSignals(self.stop.is_set(), self.finish.is_set(), self.is_paused)
-
 
 def on_stop(control: JobControl, act: Callable[[], None]) -> AbstractContextManager[None]:
     """Call a function, in a thread of its own, when a job is asked to stop within a block."""
@@ -344,50 +207,50 @@ def run_epochs(
         retry: with a full disk; without, that is an error at once.
     """
     retry = retry or RetryPolicy(clock, control.stop, 0)
-    commands = coordinator.commands
-    lifecycle = DriverLifecycle().after(DriverStarted(coordinator.state.ended))
-    began = clock.monotonic()
+    commands, was_paused = coordinator.commands, False
     with control.stop.waking(commands.wake):
-        while lifecycle.action is not DriverAction.RETURN:
-            match lifecycle.action:
-                case DriverAction.LOOK:
-                    commands.looked()
-                    before, lifecycle = lifecycle.phase, lifecycle.after(control.signals())
-                    if lifecycle.phase is DriverPhase.PAUSED is not before:
-                        coordinator.event_log.record(
-                            *(MERGING if control.merging.is_set() else PAUSED)
-                        )
-                    if before is DriverPhase.PAUSED is not lifecycle.phase:
-                        coordinator.event_log.record(*RESUMED)
-                    continue
-                case DriverAction.SERVE:
-                    retry.retry_while_blocked(coordinator.serve_requests)
-                    commands.wait(tick_ms / 1000)
-                case DriverAction.END_INPUTS:
-                    retry.retry_while_blocked(coordinator.end_at_present)
-                case DriverAction.ADVANCE:
-                    began = clock.monotonic()
-                    summary = retry.retry_while_blocked(coordinator.advance)
-                    if summary is not None:
-                        on_epoch(summary)
-                    lifecycle = lifecycle.after(
-                        EpochDone(summary is not None, coordinator.state.ended)
-                    )
-                    continue
-                case DriverAction.REST:
-                    due = began + interval_ms / 1000
-                    while not control.stop.is_set() and (rest := due - clock.monotonic()) > 0:
-                        commands.wait(rest)
-                        if not commands.has_news:
-                            break
-                        commands.looked()
-                        if not control.stop.is_set():
-                            serve = partial(coordinator.serve_requests, is_paused=control.is_paused)
-                            retry.retry_while_blocked(serve)
-                case DriverAction.AWAIT:
-                    deadline_ms = coordinator.wall_deadline()
-                    wait_for_news(bus, coordinator.seen_ends, deadline_ms, clock, tick_ms, commands)
-            lifecycle = lifecycle.after(StepDone())
+        while True:
+            commands.looked()
+            stops, has_ended = control.stop.is_set(), coordinator.state.ended
+            is_paused = control.is_paused and not has_ended and not stops
+            if is_paused and not was_paused:
+                coordinator.event_log.record(*(MERGING if control.merging.is_set() else PAUSED))
+            if was_paused and not is_paused:
+                coordinator.event_log.record(*RESUMED)
+            was_paused = is_paused
+            if stops:
+                return
+            if is_paused:
+                retry.retry_while_blocked(coordinator.serve_requests)
+                commands.wait(tick_ms / 1000)
+                continue
+            if control.finish.is_set() and not has_ended:
+                retry.retry_while_blocked(coordinator.end_at_present)
+            began = clock.monotonic()
+            summary = retry.retry_while_blocked(coordinator.advance)
+            if summary is not None:  # the next advance brings out what this one could not
+                on_epoch(summary)
+                _rest(coordinator, clock, control, retry, began + interval_ms / 1000)
+            elif coordinator.state.ended:
+                return
+            else:
+                deadline_ms = coordinator.wall_deadline()
+                wait_for_news(bus, coordinator.seen_ends, deadline_ms, clock, tick_ms, commands)
+
+
+def _rest(
+    coordinator: Coordinator, clock: Clock, control: JobControl, retry: RetryPolicy, due: float
+) -> None:
+    """Wait until the next epoch may begin; what is asked for meanwhile is done at once."""
+    commands = coordinator.commands
+    while not control.stop.is_set() and (rest := due - clock.monotonic()) > 0:
+        commands.wait(rest)
+        if not commands.has_news:
+            break
+        commands.looked()
+        if not control.stop.is_set():
+            serve = partial(coordinator.serve_requests, is_paused=control.is_paused)
+            retry.retry_while_blocked(serve)
 
 
 def wait_for_news(

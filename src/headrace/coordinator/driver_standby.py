@@ -20,7 +20,7 @@ import msgspec
 from headrace.clock import Clock
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.driver_loop import JobControl
-from headrace.coordinator.job_storage import JobContext, is_alive
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leader_lease import (
     LeaderLease,
     LeaseHolder,
@@ -30,7 +30,7 @@ from headrace.coordinator.leader_lease import (
 )
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import CorruptDataError
-from headrace.files import Files
+from headrace.files import Files, is_alive
 
 FOLDER = "drivers"
 """Of a job's storage: a file for each standby driver."""

@@ -73,23 +73,6 @@ def process_restarts(
 
 
 @dataclass(frozen=True)
-class RestartHosts:
-    """End the processes of these hosts."""
-
-    hosts: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class RunAllTasks:
-    """Run an epoch of all tasks, in which new processes open their stores."""
-
-
-@dataclass(frozen=True)
-class RestartOver:
-    """All hosts are renewed."""
-
-
-@dataclass(frozen=True)
 class RollingRestart:
     """The steps of a restart.
 
@@ -106,21 +89,24 @@ class RollingRestart:
     cold: tuple[str, ...] = ()
 
     @property
-    def action(self) -> RestartHosts | RunAllTasks | RestartOver:
-        """What is to be done now."""
+    def next_hosts(self) -> tuple[str, ...]:
+        """Hosts whose processes are to end now; none while new ones have not run."""
         if self.cold:
-            return RunAllTasks()
-        if self.left:
-            return RestartHosts(self.left[:1] if self.is_rolling else self.left)
-        return RestartOver()
+            return ()
+        return self.left[:1] if self.is_rolling else self.left
+
+    @property
+    def is_over(self) -> bool:
+        """Say whether all hosts are renewed."""
+        return not self.left and not self.cold
 
     def after_restart(self) -> RollingRestart:
-        """Return the restart after the processes of its action have ended."""
-        match self.action:
-            case RestartHosts(hosts):
-                left = self.left[len(hosts) :]
-                return replace(self, left=left, renewed=(*self.renewed, *hosts), cold=hosts)
-        raise InternalError(f"nothing was to be renewed: {self}")
+        """Return the restart after the processes of the next hosts have ended."""
+        hosts = self.next_hosts
+        if not hosts:
+            raise InternalError(f"nothing was to be renewed: {self}")
+        left = self.left[len(hosts) :]
+        return replace(self, left=left, renewed=(*self.renewed, *hosts), cold=hosts)
 
     def after_epoch(self) -> RollingRestart:
         """Return the restart after an epoch of all tasks."""
@@ -257,17 +243,17 @@ class HostCommands:
             assert isinstance(request.command, Restart)
             self._asked = request.id
             self._restart = RollingRestart(hosts, request.command.rolling)
-        match self._restart.action:
-            case RestartHosts(hosts):
-                self._renew(hosts)
-            case RestartOver():
-                answer = RestartAnswer(self._writer.state.epoch, list(self._restart.renewed))
-                self._restart = None
-                return answer
+        if self._restart.is_over:
+            answer = RestartAnswer(self._writer.state.epoch, list(self._restart.renewed))
+            self._restart = None
+            return answer
+        self._renew(self._restart)
         return None
 
-    def _renew(self, hosts: tuple[str, ...]) -> None:
-        assert self._restart is not None
+    def _renew(self, restart: RollingRestart) -> None:
+        hosts = restart.next_hosts
+        if not hosts:
+            return  # new processes are to run first
         state, by_host = self._writer.state, self._slots_of()
         slots = sorted(number for host in hosts for number in by_host[host])
         orders = process_restarts(
@@ -283,7 +269,7 @@ class HostCommands:
         except MisplacedError as error:
             self._driver.locate_slots(error)  # the host is tried again, if it is still there
             return
-        self._restart = self._restart.after_restart()
+        self._restart = restart.after_restart()
         for host in hosts:
             count = sum(report.host == host for report in reports)
             self._members.note(EventKind.RENEWED, host, f"{count} processes")

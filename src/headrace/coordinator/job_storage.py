@@ -23,7 +23,7 @@ from headrace.clock import Clock, Deadline, SystemClock
 from headrace.config import Durability, Settings
 from headrace.errors import InvalidInputError, NotOwnerError
 from headrace.faults import fault
-from headrace.files import Files
+from headrace.files import Files, is_alive
 from headrace.remote import is_remote
 
 FOLDERS = ("orders", "exchange", "segment", "snapshot", "output")
@@ -165,25 +165,6 @@ def check_job_name(name: str) -> str:
             "letters, digits, '.', '_' or '-', 100 characters at most"
         )
     return name
-
-
-def is_alive(process: int) -> bool:
-    """Say whether a process of this machine runs.
-
-    One that has ended and that its parent has not asked about yet, as in many containers nobody
-    ever does, does not.
-    """
-    try:
-        os.kill(process, 0)
-    except PermissionError:
-        pass
-    except OSError:
-        return False
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except OSError:  # another system, or it has ended since
-        return True
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}
 
 
 def _age(path: Path, now: float) -> float:

@@ -18,9 +18,8 @@ import msgspec
 
 from headrace.clock import Clock
 from headrace.coordinator.commit_log import FileCommitLog
-from headrace.coordinator.job_storage import is_alive
 from headrace.errors import NotOwnerError
-from headrace.files import Files
+from headrace.files import Files, is_alive
 
 LEASE_S = 30.0
 RENEWALS = 6

@@ -15,13 +15,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from headrace.clock import Clock, Deadline
 from headrace.coordinator.commit_log import FileCommitLog, holder_text
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.job_events import JobEvent, JobEventFile
-from headrace.coordinator.job_storage import JobContext
+from headrace.coordinator.job_storage import DriverLock, JobContext
 from headrace.coordinator.leader_lease import RENEWALS, LeaderLease, LeaseHolder
 from headrace.coordinator.worker_host import host_identity
 from headrace.errors import HeadraceError, NotOwnerError
@@ -34,25 +33,7 @@ LOOK_S = 1.0
 POLL_S = 0.2
 
 
-class LeaderLock(Protocol):
-    """A lock on driving a job, held from its making on."""
-
-    def release(self) -> None:
-        """Release it."""
-        ...
-
-
-class LeaderLockFactory(Protocol):
-    """Makes a lock, or is refused."""
-
-    def __call__(self, root: Path, job: str, clock: Clock, *, seize: bool = False) -> LeaderLock:
-        """Take the lock; with ``seize`` also from a process that has it."""
-        ...
-
-
-@contextmanager
-def hold_leader_lock(
-    locking: LeaderLockFactory,
+def take_leader_lock(
     root: Path,
     job: str,
     clock: Clock,
@@ -61,11 +42,10 @@ def hold_leader_lock(
     *,
     takes_over: bool,
     release_s: float | None = None,
-) -> Iterator[None]:
-    """Hold the lock of a job for a block.
+) -> DriverLock:
+    """Take the lock of a job.
 
     Args:
-        locking: makes the lock.
         root: the job's storage.
         job: its name.
         clock: for waiting.
@@ -77,46 +57,28 @@ def hold_leader_lock(
     Raises:
         NotOwnerError: another process drives the job.
     """
-    given_s = RELEASE_S if release_s is None else release_s
-    limit_s = given_s if takes_over else None
-    lock = _take(locking, root, job, clock, files, notify, limit_s)
     try:
-        yield
-    finally:
-        lock.release()
-
-
-def _take(
-    locking: LeaderLockFactory,
-    root: Path,
-    job: str,
-    clock: Clock,
-    files: Files,
-    notify: Callable[[str], None],
-    release_s: float | None,
-) -> LeaderLock:
-    """Take the lock; from a driver that has it after so many seconds, or never."""
-    try:
-        return locking(root, job, clock)
+        return DriverLock(root, job, clock)
     except NotOwnerError as error:
-        if release_s is None:
+        if not takes_over:
             error.also = "with --takeover it is fenced, and this one drives"
             raise
+    limit_s = RELEASE_S if release_s is None else release_s
     fence = _TakeoverFence(FileCommitLog(root, files), job, clock)
     who = fence.fenced
     said = f"job {job!r} is taken over from {who}, of generation {fence.before}"
-    notify(f"{said}; it has {release_s:.0f} s to stop")
-    deadline = Deadline(clock, release_s)
+    notify(f"{said}; it has {limit_s:.0f} s to stop")
+    deadline = Deadline(clock, limit_s)
     while not deadline.expired:
         fence.check()
         with suppress(NotOwnerError):
-            lock = locking(root, job, clock)
+            lock = DriverLock(root, job, clock)
             JobEventFile(root).append(JobEvent(clock.now_ms(), "takeover", said))
             return lock
         clock.sleep(POLL_S)
     fence.check()
     notify(f"{who} did not stop, so it may be frozen: its lock is taken away")
-    lock = locking(root, job, clock, seize=True)
+    lock = DriverLock(root, job, clock, seize=True)
     JobEventFile(root).append(JobEvent(clock.now_ms(), "takeover", f"{said}, which did not stop"))
     return lock
 

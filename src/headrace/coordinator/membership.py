@@ -41,66 +41,18 @@ RETURN_S = 5.0
 """What a lost executor takes at least to be back: its JVM, then its first Python process."""
 
 
-@dataclass(frozen=True)
-class AskSlots:
-    """Ask all slots where they are; they release their stores."""
-
-
-@dataclass(frozen=True)
-class AskMissingHosts:
-    """Wait for a moment and ask again, for these hosts are missing; until ``until_s`` at most."""
-
-    hosts: tuple[str, ...]
-    until_s: float
-
-
-@dataclass(frozen=True)
-class PlaceTasks:
-    """Place tasks over these slots.
-
-    ``lost`` are hosts that were given up for it, ``returned`` those that had been, and ``joined``
-    hosts that are new.
-    """
-
-    slots: tuple[Slot, ...]
-    lost: tuple[str, ...] = ()
-    returned: tuple[str, ...] = ()
-    joined: tuple[str, ...] = ()
-
-
-MembershipAction = AskSlots | AskMissingHosts | PlaceTasks
-
-
-@dataclass(frozen=True)
-class SlotsDoubted:
-    """Slots may have changed: an epoch found one misplaced, or a driver begins.
-
-    ``homes`` are the hosts that tasks live on by the manifest; those that are missing now have been
-    since ``now_s`` of the monotonic clock. ``restore_s`` says how long other hosts would need to
-    read again what a host has: it is not waited for longer.
-    """
-
-    homes: frozenset[str]
-    now_s: float
-    restore_s: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SlotsAnswered:
-    """These slots answered; ``now_s`` of the monotonic clock."""
-
-    slots: tuple[Slot, ...]
-    now_s: float
-
-
-MembershipEvent = SlotsDoubted | SlotsAnswered
-
-
 class MissingHost(NamedTuple):
     """A host that is waited for: so many slots of it are left, and since when."""
 
     slots: int
     since_s: float
+
+
+class HostWait(NamedTuple):
+    """Hosts that are missing: slots are asked for again, until ``until_s`` at most."""
+
+    hosts: tuple[str, ...]
+    until_s: float
 
 
 @dataclass(frozen=True)
@@ -116,7 +68,8 @@ class Membership:
         missed: hosts that are waited for.
         given_up: hosts that were waited for, or not, in vain.
         restore_s: how long other hosts would need for what a host has, where that is known.
-        action: what is to be done now.
+        waits: for whom and how long, before tasks are placed; nobody: they are placed now.
+        lost: hosts that were given up with the last answer.
     """
 
     rules: PlacementRules
@@ -127,24 +80,28 @@ class Membership:
     missed: Mapping[str, MissingHost] = field(default_factory=dict)
     given_up: frozenset[str] = frozenset()
     restore_s: Mapping[str, float] = field(default_factory=dict)
-    action: MembershipAction = field(default_factory=AskSlots)
+    waits: HostWait | None = None
+    lost: tuple[str, ...] = ()
 
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that tasks are placed on."""
-        return tuple(sorted({slot.host for slot in self.slots}))
+    def doubted(
+        self, homes: frozenset[str], now_s: float, restore_s: Mapping[str, float] | None = None
+    ) -> Membership:
+        """Return the membership when slots may have changed, before they are asked.
 
-    def after(self, event: MembershipEvent) -> Membership:
-        """Return the membership after an event; its action is what is to be done now."""
-        match event:
-            case SlotsDoubted(homes, now_s, restore_s):
-                wanted = dict.fromkeys(homes, 1) | count_slots(self.slots)
-                begun = replace(self, homes=homes, wanted=wanted, suspected_s=now_s)
-                return replace(begun, restore_s=restore_s, missed={}, action=AskSlots())
-            case SlotsAnswered(slots, now_s):
-                return self._answered(slots, now_s)
+        An epoch found one misplaced, or a driver begins.
 
-    def _answered(self, slots: Sequence[Slot], now_s: float) -> Membership:
+        Args:
+            homes: hosts that tasks live on by the manifest.
+            now_s: since when those that are missing have been, of the monotonic clock.
+            restore_s: how long other hosts would need to read again what a host has: it is not
+                waited for longer.
+        """
+        wanted = dict.fromkeys(homes, 1) | count_slots(self.slots)
+        begun = replace(self, homes=homes, wanted=wanted, suspected_s=now_s, missed={})
+        return replace(begun, restore_s=restore_s or {}, waits=None, lost=())
+
+    def answered(self, slots: tuple[Slot, ...], now_s: float) -> Membership:
+        """Return the membership when these slots have answered; whom it waits for, if anybody."""
         there = count_slots(slots)
         missed = {
             host: self._missed(host, there.get(host, 0), now_s)
@@ -154,9 +111,19 @@ class Membership:
         wait_s = self._wait_s(missed)
         until = {host: one.since_s + wait_s for host, one in missed.items()}
         if late := {host: at for host, at in until.items() if at > now_s}:
-            action = AskMissingHosts(tuple(sorted(late)), max(late.values()))
-            return replace(self, missed=missed, action=action)
-        return self._placed(tuple(slots), there)
+            waits = HostWait(tuple(sorted(late)), max(late.values()))
+            return replace(self, missed=missed, waits=waits)
+        known = {*self.homes, *count_slots(self.slots)}
+        lost = sorted(known - set(there) - self.given_up)
+        return replace(
+            self,
+            slots=slots,
+            wanted=dict(there),
+            missed={},
+            given_up=(self.given_up | set(lost)) - set(there),
+            waits=None,
+            lost=tuple(lost),
+        )
 
     def _missed(self, host: str, slots: int, now_s: float) -> MissingHost:
         held = self.missed.get(host)
@@ -174,21 +141,6 @@ class Membership:
         restore_s = sum(self.restore_s[host] for host in missed)
         return 0.0 if restore_s < RETURN_S else min(self.rules.wait_s, restore_s)
 
-    def _placed(self, slots: tuple[Slot, ...], there: Mapping[str, int]) -> Membership:
-        before = count_slots(self.slots)
-        known = {*self.homes, *before}
-        lost = sorted(known - set(there) - self.given_up)
-        returned = sorted(self.given_up & set(there))
-        joined = sorted(set(there) - known - self.given_up)
-        return replace(
-            self,
-            slots=slots,
-            wanted=dict(there),
-            missed={},
-            given_up=(self.given_up | set(lost)) - set(there),
-            action=PlaceTasks(slots, tuple(lost), tuple(returned), tuple(joined)),
-        )
-
     def validate(self) -> None:
         """Make sure that a membership is one that can be.
 
@@ -196,16 +148,13 @@ class Membership:
             InternalError: it is not.
         """
         there = {slot.host for slot in self.slots}
-        waits = isinstance(self.action, AskMissingHosts)
         wrong = {
             "two slots of one number": len({s.number for s in self.slots}) != len(self.slots),
-            "a host that is there and given up": bool(there & self.given_up)
-            and isinstance(self.action, PlaceTasks),
+            "a host that is there and given up": bool(there & self.given_up),
             "a host that is waited for and given up": bool(set(self.missed) & self.given_up),
-            "waits for nobody": waits and not self.missed,
-            "waits although it is not strict": waits and not self._wait_s(self.missed),
-            "waits for nobody, but missed some": bool(self.missed) and not waits,
-            "places over no slots": isinstance(self.action, PlaceTasks) and not self.slots,
+            "waits for nobody": self.waits is not None and not self.missed,
+            "waits although it is not strict": self.waits and not self._wait_s(self.missed),
+            "waits for nobody, but missed some": self.waits is None and bool(self.missed),
         }
         if found := [name for name, is_wrong in wrong.items() if is_wrong]:
             raise InternalError(f"the hosts of a job: {found[0]}: {self}")
@@ -407,25 +356,24 @@ class ClusterMembers:
         began = self._clock.monotonic() - waited_s
         is_first = not self.slots  # hosts that have not come yet were not lost
         restores = {} if is_first else _restore_s(state)
-        self._members = self._members.after(SlotsDoubted(homes, began, restores))
+        self._members = self._members.doubted(homes, began, restores)
         said: tuple[str, ...] = ()
         gone: set[str] = set()
         while True:
             slots = tuple(self._runner.slots())
-            self._members = self._members.after(SlotsAnswered(slots, self._clock.monotonic()))
-            action = self._members.action
-            if isinstance(action, PlaceTasks):
+            self._members = self._members.answered(slots, self._clock.monotonic())
+            waits = self._members.waits
+            if waits is None:
                 break
-            if isinstance(action, AskMissingHosts):
-                gone.update(() if is_first else action.hosts)
-                if action.hosts != said:
-                    said = action.hosts
-                    self._say_waiting(state, action)
-                self._clock.sleep(min(POLL_S, max(0.0, action.until_s - self._clock.monotonic())))
+            gone.update(() if is_first else waits.hosts)
+            if waits.hosts != said:
+                said = waits.hosts
+                self._say_waiting(state, waits)
+            self._clock.sleep(min(POLL_S, max(0.0, waits.until_s - self._clock.monotonic())))
         self.slots = self._members.slots
         self.sticky.released()
-        self._count_gone(state, gone.union(action.lost))
-        self._note_events(state, action)
+        self._count_gone(state, gone.union(self._members.lost))
+        self._note_events(state, self._members)
         self.needs_placement = True
         return list(slots)
 
@@ -435,9 +383,9 @@ class ClusterMembers:
         self._missed[MISSED] += sum(task.host in gone for task in state.tasks.values())
         self._missed[STANDBYS_MISSED] += sum(host in gone for host in standbys)
 
-    def _say_waiting(self, state: JobState, action: AskMissingHosts) -> None:
-        names = ", ".join(_host_name(state.hosts, host) for host in action.hosts)
-        left = max(0.0, action.until_s - self._clock.monotonic())
+    def _say_waiting(self, state: JobState, wait: HostWait) -> None:
+        names = ", ".join(_host_name(state.hosts, host) for host in wait.hosts)
+        left = max(0.0, wait.until_s - self._clock.monotonic())
         missing = f"host {names} is missing, or some of its slots"
         waits = f"its tasks wait for it for up to {left:.1f} s"
         self.notify(f"{missing}; {waits} (placement.wait_s)")
@@ -445,10 +393,10 @@ class ClusterMembers:
             self._event_log.observe(state, self.noted)
             self._event_log.record(WAITING, f"{missing}: {waits}")
 
-    def _note_events(self, state: JobState, action: PlaceTasks) -> None:
-        addresses = {slot.host: slot.address for slot in action.slots}
+    def _note_events(self, state: JobState, members: Membership) -> None:
+        addresses = {slot.host: slot.address for slot in members.slots}
         on = _tasks_of(state)
-        for host in action.lost:
+        for host in members.lost:
             name, count = _host_name(state.hosts, host), on.get(host, 0)
             waited = "did not come back in time"
             why = waited if self._rules.affinity is Affinity.STRICT else "is lost"

@@ -49,6 +49,12 @@ def columns_to_lists(batch: pa.RecordBatch) -> list[list[Any]]:
     return list(map(_listed, batch.columns))
 
 
+def key_values(columns: pa.RecordBatch) -> list[Any]:
+    """Return the key of each row as users have it: a value, or a tuple of several columns."""
+    lists = columns_to_lists(columns)
+    return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+
+
 def _listed(column: pa.Array) -> list[Any]:
     kind = column.type
     found: list[Any]

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -24,10 +23,10 @@ from headrace.errors import FunctionResultError, InvalidInputError
 from headrace.graph.operators import CallPolicy as Spec
 from headrace.plan.stages import OFFSET, ORIGIN, TIME, WATERMARK
 from headrace.records.keys import decode_key, encode_key, encode_value
-from headrace.records.messages import columns_to_lists
+from headrace.records.messages import key_values
 from headrace.runtime.async_calls import AsyncCalls, CallRow
 from headrace.runtime.async_loop import CallLoop, Owner
-from headrace.runtime.chunk import Chunk, Groups, Ints, OriginIds, from_exchange
+from headrace.runtime.chunk import Chunk, Groups, Ints, Mask, OriginIds, from_exchange
 from headrace.runtime.context import NO_GROUP
 from headrace.runtime.dead_letters import from_record, to_record
 from headrace.runtime.node import Guard, Node, Refused
@@ -152,7 +151,7 @@ class _UnmadeRows:
     chunk: Chunk
     epochs: Ints
     numbers: Ints
-    kept: npt.NDArray[np.bool_]
+    kept: Mask
 
     def split(self, rows: int) -> tuple[_UnmadeRows, _UnmadeRows]:
         return self._part(0, rows), self._part(rows, self.chunk.rows)
@@ -291,8 +290,7 @@ class AsyncNode(_CallingNode):
             places, kept = [places[row] for row in stay], [kept[row] for row in stay]
         self._stored.update(place for place, is_kept in zip(places, kept, strict=True) if is_kept)
         key_columns = chunk.batch.select(self._keys)
-        lists = columns_to_lists(key_columns)
-        keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+        keys = key_values(key_columns)
         assert chunk.groups is not None
         self._prefetch(key_columns, chunk.groups, keys)
         for at, (message, place) in enumerate(zip(messages, places, strict=True)):

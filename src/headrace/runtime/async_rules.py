@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -85,13 +85,6 @@ class ApplyCall(NamedTuple):
     number: int
 
 
-@dataclass
-class _KeyQueue:
-    """A key of which a message is ready, open or ended; those behind it wait."""
-
-    waiting: deque[int] = field(default_factory=deque)
-
-
 class CallScheduler:
     """Of one operator of one task.
 
@@ -113,7 +106,7 @@ class CallScheduler:
         self._ahead = most_ahead
         self._next = self._low = 0
         self._ready: list[int] = []
-        self._keys: dict[Hashable, _KeyQueue] = {}
+        self._keys: dict[Hashable, deque[int]] = {}  # what waits behind a call
         self._key_of: dict[int, Hashable] = {}
         self._ended: set[int] = set()
         self._to_apply: deque[int] = deque()
@@ -131,10 +124,10 @@ class CallScheduler:
             self._key_of[number] = key
             held = self._keys.get(key)
             if held is not None:
-                held.waiting.append(number)
+                held.append(number)
                 self._behind += 1
                 return number
-            self._keys[key] = _KeyQueue()
+            self._keys[key] = deque()
         heappush(self._ready, number)
         return number
 
@@ -197,7 +190,7 @@ class CallScheduler:
         if self._order != KEY:
             return
         key = self._key_of.pop(number)
-        waiting = self._keys[key].waiting
+        waiting = self._keys[key]
         if waiting:
             heappush(self._ready, waiting.popleft())
             self._behind -= 1

@@ -6,7 +6,7 @@ the numbers of inputs what they are while streams come and go.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -23,6 +23,7 @@ from headrace.plan.stages import HIDDEN, OFFSET, ORIGIN, TIME, WATERMARK
 Ints = npt.NDArray[np.int64]
 Groups = npt.NDArray[np.uint16]
 Sources = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 Number = TypeVar("Number", bound=np.generic)
 
 UNKNOWN = -1
@@ -74,7 +75,7 @@ class Chunk:
         """Return the chosen rows, in the order given."""
         return self._pick(self.batch.take(pa.array(rows)), rows)
 
-    def filter(self, keep: npt.NDArray[np.bool_]) -> Chunk:
+    def filter(self, keep: Mask) -> Chunk:
         """Return the rows where ``keep`` is true."""
         return self if keep.all() else self._pick(self.batch.filter(pa.array(keep)), keep)
 
@@ -85,6 +86,16 @@ class Chunk:
     def derive(self, batch: pa.RecordBatch, rows: Ints) -> Chunk:
         """Return a new batch whose row i came from row ``rows[i]`` of this chunk."""
         return self._pick(batch, rows)
+
+    def seen(self, delay_ms: int, watermark: int) -> Ints:
+        """Return the watermark that each row came with, as it is for an operator so far behind.
+
+        Args:
+            delay_ms: how far the operator's watermark lags the one that rows came with.
+            watermark: of the operator when the epoch began.
+        """
+        assert self.watermarks is not None
+        return np.maximum(self.watermarks - delay_ms, watermark)
 
     def _pick(self, batch: pa.RecordBatch, index: npt.NDArray[np.generic] | slice) -> Chunk:
         return Chunk(
@@ -160,6 +171,58 @@ def concat_chunks(chunks: Sequence[Chunk]) -> Chunk:
             np.concatenate([one.offsets for one in origins]),
         ),
     )
+
+
+def joined_columns(
+    schema: pa.Schema,
+    own: pa.RecordBatch,
+    held: pa.RecordBatch,
+    names: Mapping[str, str],
+    places: pa.Array,
+) -> pa.RecordBatch:
+    """Return rows with columns of a table beside theirs.
+
+    Args:
+        schema: of the result.
+        own: the rows.
+        held: rows of the table.
+        names: by new name, the columns of the table.
+        places: the table's row for each row, null where it has none.
+    """
+    arrays = [
+        held.column(names[name]).take(places) if name in names else own.column(name)
+        for name in schema.names
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def join_found(
+    chunk: Chunk,
+    rows: Ints,
+    held: pa.RecordBatch,
+    names: Mapping[str, str],
+    schema: pa.Schema,
+    *,
+    keeps_all: bool,
+) -> Chunk:
+    """Return a chunk with columns of a table beside its own, as of ``joined_columns``.
+
+    Args:
+        chunk: the rows.
+        rows: the table's row for each; -1 where it has none.
+        held: rows of the table.
+        names: by new name, the columns of the table.
+        schema: of the result.
+        keeps_all: whether rows without one stay, with nulls.
+    """
+    found = rows >= 0
+    if found.all():
+        places = pa.array(rows)
+    elif keeps_all:
+        places = pa.array(rows, mask=~found)
+    else:
+        chunk, places = chunk.filter(found), pa.array(rows[found])
+    return chunk.with_batch(joined_columns(schema, chunk.batch, held, names, places))
 
 
 def _one(parts: Sequence[npt.NDArray[Number] | None]) -> npt.NDArray[Number] | None:

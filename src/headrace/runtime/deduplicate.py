@@ -13,25 +13,23 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.graph.operators import Deduplicate
 from headrace.plan.stages import Stage
 from headrace.records.keys import encode_columns, hash_within
 from headrace.records.schema import TableLayout
-from headrace.runtime.chunk import Chunk, Ints
+from headrace.runtime.chunk import Chunk, Ints, Mask
 from headrace.runtime.node import Node
 from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.state.columnar_table import ColumnarTable
-from headrace.state.columns import Rows, TableKeys, no_columns
+from headrace.state.columns import Rows, TableKeys, any_null, no_columns
 
 ROUNDS = 8
 """So often all ids move on together; what few ids have left then is done one by one."""
 
 _NEVER = -(1 << 62)
-Mask = npt.NDArray[np.bool_]
 
 
 def id_layouts(stage: Stage, operator: Deduplicate) -> dict[str, TableLayout]:
@@ -81,7 +79,7 @@ class DeduplicateNode(Node):
     def push(self, chunk: Chunk) -> None:
         """Pass on the first row of each id, and all that have none."""
         ids = chunk.batch.select(self._columns)
-        has_id = ~_any_null(ids.columns)
+        has_id = ~any_null(ids.columns)
         considered = has_id
         if self._within is not None:
             considered = has_id & self._timely(chunk)
@@ -99,14 +97,9 @@ class DeduplicateNode(Node):
         """Say which rows are not so late that their id may be forgotten; count the others."""
         assert chunk.times is not None
         assert self._within is not None
-        timely: Mask = chunk.times + self._within > self._seen(chunk)
+        timely: Mask = chunk.times + self._within > chunk.seen(self._delay, self._watermark)
         self.counts["late"] += int(np.count_nonzero(~timely))
         return timely
-
-    def _seen(self, chunk: Chunk) -> Ints:
-        """The watermark that each row came with, as it is here."""
-        assert chunk.watermarks is not None
-        return np.maximum(chunk.watermarks - self._delay, self._watermark)
 
     def _distinct(self, ids: pa.RecordBatch) -> tuple[TableKeys, Rows]:
         hashes = encode_columns(ids.columns).hashes()
@@ -129,7 +122,7 @@ class DeduplicateNode(Node):
         """Return the rows that are passed on, and note their times."""
         assert chunk.times is not None
         assert self._within is not None
-        times, seen = chunk.times, self._seen(chunk)
+        times, seen = chunk.times, chunk.seen(self._delay, self._watermark)
         if rows is not None:
             times, seen = times[rows], seen[rows]
         keys, places = self._distinct(ids)
@@ -181,11 +174,3 @@ def _firsts(places: Rows, count: int, *, left: bool = False) -> Rows:
     first = np.full(count, -1)
     first[places[::-1]] = rows[::-1]  # of several to one place the last is kept
     return first[first >= 0] if left else first
-
-
-def _any_null(columns: Sequence[pa.Array]) -> Mask:
-    found = np.zeros(len(columns[0]), bool)
-    for column in columns:
-        if column.null_count:
-            found |= column.is_null().to_numpy(zero_copy_only=False)
-    return found

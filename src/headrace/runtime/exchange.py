@@ -25,7 +25,7 @@ from headrace.records.frame import encode_frame
 from headrace.records.keys import encode_columns, group_bounds, key_groups, key_hashes
 from headrace.records.schema import normalise
 from headrace.records.xxh64 import UInt64s
-from headrace.runtime.chunk import Chunk, Groups, Ints, from_exchange
+from headrace.runtime.chunk import Chunk, Groups, Ints, Mask, from_exchange
 from headrace.runtime.exchange_file import INDEX, TAIL, ExchangeReader, Starts
 from headrace.runtime.node import Node
 from headrace.runtime.orders import (
@@ -36,7 +36,7 @@ from headrace.runtime.orders import (
     SlotOrder,
 )
 from headrace.runtime.windows.aggregation import Aggregation, together
-from headrace.runtime.windows.assigners import HoppingAssigner, Mask
+from headrace.runtime.windows.assigners import HoppingAssigner
 
 COUNTERS = 256
 BLOCK_ROWS = 64

@@ -7,7 +7,6 @@ bytes that say where that is. Servers start with each executor, so this imports 
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,15 +145,3 @@ class ServerRecord(msgspec.Struct, frozen=True):
 def epoch_folder(epoch: str, token: str) -> str:
     """Return the name of the folder of an epoch's files; it does not give the token away."""
     return f"{epoch}-{hashlib.sha256(token.encode()).hexdigest()[:32]}"
-
-
-def is_running(process: int) -> bool:
-    """Say whether a process runs; one that nobody has asked about since it ended does not."""
-    try:
-        os.kill(process, 0)
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}

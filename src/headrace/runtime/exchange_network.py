@@ -25,7 +25,7 @@ from xxhash import xxh3_64
 
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import CorruptDataError, InternalError, UnavailableError
-from headrace.files import Files
+from headrace.files import Files, is_alive
 from headrace.plan.stages import Exchange
 from headrace.records.frame import read_frame, read_header
 from headrace.runtime.chunk import Chunk, from_exchange
@@ -43,7 +43,6 @@ from headrace.runtime.exchange_file import (
     ServerRecord,
     Wanted,
     epoch_folder,
-    is_running,
 )
 from headrace.runtime.orders import ON_HOST, SlotOrder
 
@@ -214,7 +213,7 @@ def _port_of(folder: Path) -> int | None:
         record = msgspec.json.decode((folder / RECORD).read_bytes(), type=ServerRecord)
     except (OSError, msgspec.DecodeError):
         return None
-    return record.port if is_running(record.process) else None
+    return record.port if is_alive(record.process) else None
 
 
 class _Stream:

@@ -28,7 +28,8 @@ from xxhash import xxh3_64_intdigest
 
 from headrace.clock import Deadline, SystemClock
 from headrace.errors import HeadraceError
-from headrace.files import Files, write_private
+from headrace.files import Files, is_alive, write_private
+from headrace.runtime.connections import answer_each, stop_listening
 from headrace.runtime.exchange_file import (
     FAILED,
     OVER,
@@ -44,7 +45,6 @@ from headrace.runtime.exchange_file import (
     Span,
     Wanted,
     epoch_folder,
-    is_running,
 )
 
 ALIVE_LOOK_S = 1.0
@@ -85,32 +85,20 @@ class ExchangeServer:
         self.record = msgspec.json.encode(ServerRecord(os.getpid(), self.port))
         self._folder, self._files = folder, Files(sync=False)
         self._lock, self._room = threading.Lock(), threading.Semaphore(MOST_REQUESTS)
+        self._over = threading.Event()
         self._epoch = ""
         self._open: dict[str, _Open] = {}
-        self._is_closed = False
 
     def run(self) -> None:
         """Answer requests until it is closed, or as long as the process lives."""
-        clock = SystemClock()
-        while not self._is_closed:
-            try:
-                line, _ = self._listener.accept()
-            except OSError:  # no descriptors are left: some come back
-                if not self._is_closed:
-                    clock.sleep(ALIVE_LOOK_S)
-                continue
-            if self._room.acquire(blocking=False):
-                threading.Thread(target=self._answer, args=(line,), daemon=True).start()
-                continue
-            with line, suppress(OSError):
-                line.sendall(_failed(f"it has {MOST_REQUESTS} requests already"))
+        full = _failed(f"it has no room for another request: {MOST_REQUESTS} at most")
+        answer_each(
+            self._listener, self._answer, self._room, self._over, name="headrace-rows", full=full
+        )
 
     def close(self) -> None:
         """Take no more requests."""
-        self._is_closed = True
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # or who waits for one would wait on
-        self._listener.close()
+        stop_listening(self._listener, self._over)
         with self._lock:
             self._open.clear()
 
@@ -249,7 +237,7 @@ def serve(folder: Path, host: str, anchor: int) -> None:
     except BlockingIOError:
         return
     record, clock = begin(folder, host).record, SystemClock()
-    while is_running(anchor) and _text(folder / RECORD) == record:
+    while is_alive(anchor) and _text(folder / RECORD) == record:
         clock.sleep(ALIVE_LOOK_S)
     os._exit(0)  # what is still read is of an epoch that is lost
 

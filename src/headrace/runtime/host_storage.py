@@ -34,6 +34,7 @@ from headrace.errors import CorruptDataError, InternalError
 from headrace.files import Files, temporary_path
 from headrace.objects import ObjectInfo, ObjectStorage, StorageAwayError
 from headrace.remote import FOLDER
+from headrace.runtime.connections import answer_each, stop_listening
 
 SCHEME = "host"
 WIRE = b"hrstore1"
@@ -44,8 +45,6 @@ CHUNK = 1 << 20
 SILENCE_S = 10.0
 """So long the other side may neither send nor take anything."""
 RETRY_TIMEOUT_S, PAUSE_S = 10.0, 0.05
-FULL_S = 1.0
-"""A server that can take no more connections looks again after that."""
 MOST_REQUESTS, MOST_META, MOST_ANSWER, MOST_ATTEMPTS = 1024, 64 << 10, 64 << 20, 10_000
 _PART = re.compile(r"[^/\0.][^/\0]*")
 
@@ -117,33 +116,15 @@ class StorageServer(Closeable):
         self._storage, self._files = storage, files
         self._room, self._lock = threading.Semaphore(MOST_REQUESTS), threading.Lock()
         self._created: dict[str, None] = {}
-        self._is_over = threading.Event()
+        self._over = threading.Event()
         threading.Thread(target=self._run, name="headrace-storage", daemon=True).start()
 
     def close(self) -> None:
         """Take no more requests; slots that still ask are of an epoch that is over."""
-        self._is_over.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        stop_listening(self._listener, self._over)
 
     def _run(self) -> None:
-        while not self._is_over.is_set():
-            try:
-                line, _ = self._listener.accept()
-            except ConnectionAbortedError:
-                continue
-            except OSError:  # it is over, or descriptors or memory are short, which passes
-                self._is_over.wait(FULL_S)
-                continue
-            if not self._room.acquire(blocking=False):
-                line.close()  # the other side tries again
-                continue
-            try:
-                threading.Thread(target=self._answer, args=(line,), daemon=True).start()
-            except RuntimeError:  # the system gives no more threads now
-                self._room.release()
-                line.close()
+        answer_each(self._listener, self._answer, self._room, self._over, name="headrace-objects")
 
     def _answer(self, line: socket.socket) -> None:
         try:

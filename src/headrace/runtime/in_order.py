@@ -104,9 +104,7 @@ class InOrderNode(Node):
     def push(self, chunk: Chunk) -> None:
         """Keep rows that are not late."""
         assert chunk.times is not None
-        assert chunk.watermarks is not None
-        seen = np.maximum(chunk.watermarks - self._delay, self._watermark)
-        is_late = chunk.times < seen
+        is_late = chunk.times < chunk.seen(self._delay, self._watermark)
         if is_late.any():
             self.counts["late"] += int(np.count_nonzero(is_late))
             self.emit(chunk.filter(is_late), LATE_SIDE)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
 from headrace.graph.processors import KeyedBatchProcessor
 from headrace.records.keys import encode_columns
-from headrace.records.messages import columns_to_lists
-from headrace.runtime.chunk import Chunk
+from headrace.records.messages import key_values
+from headrace.runtime.chunk import Chunk, concat_chunks
 from headrace.runtime.process import ProcessNode
 from headrace.runtime.user_calls import CallTimeout, name_operator, overdue_error, time_limit
 
@@ -32,7 +31,7 @@ class KeyedBatchNode(ProcessNode):
         """Call the processor once for each key, then for the timers that are due."""
         chunks, self._waiting = self._waiting, []
         if chunks:
-            self._handle(_joined(chunks))
+            self._handle(concat_chunks(chunks))
         super().advance(watermark, wall_ms)
 
     def _handle(self, chunk: Chunk) -> None:
@@ -40,8 +39,7 @@ class KeyedBatchNode(ProcessNode):
         current, user = self._current, self._user
         assert isinstance(user, KeyedBatchProcessor)
         columns = chunk.batch.select(self._keys)
-        lists = columns_to_lists(columns)
-        current.keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+        current.keys = key_values(columns)
         current.times = None if chunk.times is None else chunk.times.tolist()
         current.marks = None
         self._prefetch(columns, chunk.groups, current.keys)
@@ -70,18 +68,3 @@ class KeyedBatchNode(ProcessNode):
             name_operator(error, self.name)
             raise
         self._flush(chunk)
-
-
-def _joined(chunks: list[Chunk]) -> Chunk:
-    """Return chunks of one stage as one."""
-    if len(chunks) == 1:
-        return chunks[0]
-    times = [one.times for one in chunks if one.times is not None]
-    marks = [one.watermarks for one in chunks if one.watermarks is not None]
-    groups = [one.groups for one in chunks if one.groups is not None]
-    return Chunk(
-        pa.concat_batches([one.batch for one in chunks]),
-        np.concatenate(times) if times else None,
-        np.concatenate(marks) if marks else None,
-        np.concatenate(groups),
-    )

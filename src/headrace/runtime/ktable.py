@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.graph.operators import IS_DELETED, KeepTable
@@ -18,7 +17,7 @@ from headrace.runtime.chunk import Chunk, Ints, concat_chunks
 from headrace.runtime.node import Node
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.state.columnar_table import ColumnarTable
-from headrace.state.columns import Mask, Rows, TableKeys
+from headrace.state.columns import Mask, Rows, TableKeys, any_null, flags
 
 
 def ktable_layout(stage: Stage, operator: KeepTable) -> TableLayout:
@@ -51,20 +50,8 @@ def all_null(columns: Sequence[pa.Array], rows: int) -> Mask:
     return found
 
 
-def any_null(columns: Sequence[pa.Array]) -> Mask:
-    """Say in which rows some column is null."""
-    found = np.zeros(len(columns[0]), bool)
-    for column in columns:
-        if column.null_count:
-            found |= _nulls(column)
-    return found
-
-
 def _nulls(column: pa.Array) -> Mask:
-    if not column.null_count:
-        return np.zeros(len(column), bool)
-    found: Mask = column.is_null().to_numpy(zero_copy_only=False)
-    return found
+    return flags(column.is_null()) if column.null_count else np.zeros(len(column), bool)
 
 
 class KTableNode(Node):
@@ -142,8 +129,7 @@ def whole_keys(node: Node, chunk: Chunk, keys: list[str]) -> Chunk:
 def deleting(batch: pa.RecordBatch, values: list[str]) -> Mask:
     """Say which rows delete: by their flag, where they are changes of another table."""
     if IS_DELETED in batch.schema.names[-1:] and IS_DELETED not in values:
-        found: Mask = batch.column(IS_DELETED).to_numpy(zero_copy_only=False)
-        return found
+        return flags(batch.column(IS_DELETED))
     return all_null(batch.select(values).columns, batch.num_rows)
 
 
@@ -249,12 +235,6 @@ class RowVersions:
         return kept, pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def lagging_watermarks(chunk: Chunk, delay_ms: int, watermark: int) -> npt.NDArray[np.int64]:
-    """Return the watermark that each row came with, as it is for an operator so far behind."""
-    assert chunk.watermarks is not None
-    return np.maximum(chunk.watermarks - delay_ms, watermark)
-
-
 class VersionedKTableNode(Node):
     """Keeps the versions of each key.
 
@@ -293,7 +273,7 @@ class VersionedKTableNode(Node):
         chunk, self._held = concat_chunks(self._held), []
         layout = self._table.layout
         assert chunk.times is not None
-        begins = np.maximum(chunk.times, lagging_watermarks(chunk, self._delay, self._watermark))
+        begins = np.maximum(chunk.times, chunk.seen(self._delay, self._watermark))
         self.counts["late"] += int(np.count_nonzero(begins > chunk.times))
         keys, places = TableKeys.distinct(layout, chunk.batch.select(self._keys))
         names = layout.values.names[2:]

@@ -16,14 +16,13 @@ from headrace.graph.operators import IS_DELETED, Changes, JoinKept, JoinTables, 
 from headrace.plan.stages import TIME, WATERMARK, Stage
 from headrace.records.keys import encode_columns, hash_within, key_groups
 from headrace.records.schema import CLUSTER, HASH, TableLayout
-from headrace.runtime.chunk import Chunk, Ints, concat_chunks
+from headrace.runtime.chunk import Chunk, Ints, concat_chunks, join_found, joined_columns
 from headrace.runtime.ktable import (
     KTableNode,
     RowVersions,
     VersionedKTableNode,
     columns_of,
     ktable_layout,
-    lagging_watermarks,
     last_rows,
     version_layout,
 )
@@ -46,29 +45,6 @@ def look_up(
     rows = np.full(len(keys), -1)
     rows[found.index] = np.arange(len(found.index))
     return rows, found.values
-
-
-def joined_columns(
-    schema: pa.Schema,
-    own: pa.RecordBatch,
-    held: pa.RecordBatch,
-    names: Mapping[str, str],
-    places: pa.Array,
-) -> pa.RecordBatch:
-    """Return rows with columns of a table beside theirs.
-
-    Args:
-        schema: of the result.
-        own: the rows.
-        held: rows of the table.
-        names: by new name, the columns of the table.
-        places: the table's row for each row, null where it has none.
-    """
-    arrays = [
-        held.column(names[name]).take(places) if name in names else own.column(name)
-        for name in schema.names
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class IgnoreNode(Node):
@@ -125,18 +101,13 @@ class StreamTableJoinNode(Node):
         keys, places = TableKeys.distinct(layout, asked)
         by_key, values = look_up(self._table, keys, list(dict.fromkeys(self._columns.values())))
         rows = by_key[places]
-        found = rows >= 0
-        if not found.all():
-            self.counts["unmatched"] += int(np.count_nonzero(~found))
-        if found.all():
-            taken = pa.array(rows)
-        elif self._keeps_all:
-            taken = pa.array(rows, mask=~found)
-        else:
-            chunk, taken = chunk.filter(found), pa.array(rows[found])
-        if chunk.rows:
-            batch = joined_columns(self._schema, chunk.batch, values, self._columns, taken)
-            self.emit(chunk.with_batch(batch))
+        if missing := int(np.count_nonzero(rows < 0)):
+            self.counts["unmatched"] += missing
+        joined = join_found(
+            chunk, rows, values, self._columns, self._schema, keeps_all=self._keeps_all
+        )
+        if joined.rows:
+            self.emit(joined)
 
 
 class TableTableJoinNode(Node):
@@ -308,7 +279,7 @@ class TemporalJoinNode(StreamTableJoinNode):
 
     def _moments(self, chunk: Chunk) -> Ints:
         assert chunk.times is not None
-        seen = lagging_watermarks(chunk, self._delay, self._watermark)
+        seen = chunk.seen(self._delay, self._watermark)
         moments = np.maximum(chunk.times, seen - self._history)
         self.counts["late"] += int(np.count_nonzero(moments > chunk.times))
         return moments

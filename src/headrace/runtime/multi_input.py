@@ -15,7 +15,7 @@ from headrace.errors import InternalError
 from headrace.graph.introspection import function_site
 from headrace.graph.processors import ProcessInput, method_of
 from headrace.records.keys import encode_columns
-from headrace.records.messages import columns_to_lists
+from headrace.records.messages import key_values
 from headrace.runtime.chunk import UNKNOWN, Chunk, Ints, RowOrigins, concat_chunks
 from headrace.runtime.context import ProcessorCall
 from headrace.runtime.node import Inlet, Node, Refused
@@ -124,7 +124,7 @@ class MultiInputNode(ProcessNode):
         """
         places = {at: np.flatnonzero(which == at) for at in parts}
         columns = {at: part.batch.select(self._kinds[at].source.keys) for at, part in parts.items()}
-        keys = {at: _values(columns[at]) for at in parts}
+        keys = {at: key_values(columns[at]) for at in parts}
         for at, part in parts.items():
             self._load_remote(part.batch)
             assert part.groups is not None
@@ -254,8 +254,3 @@ def _merged(rows: int, places: dict[int, Ints], values: dict[int, list[Any]]) ->
         made[places[at]] = np.fromiter(own, object, len(own))
     merged: list[Any] = made.tolist()
     return merged
-
-
-def _values(columns: pa.RecordBatch) -> list[Any]:
-    lists = columns_to_lists(columns)
-    return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))

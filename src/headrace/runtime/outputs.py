@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from xxhash import xxh3_64
@@ -26,7 +25,7 @@ from headrace.records.evolution import with_defaults
 from headrace.records.frame import encode_frame
 from headrace.records.keys import key_groups, key_hashes
 from headrace.records.schema import as_milliseconds, event_times, normalise
-from headrace.runtime.chunk import Chunk, Ints
+from headrace.runtime.chunk import Chunk, Ints, Mask
 from headrace.runtime.node import Node, Refused, without
 from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import FileRef, OutputPart, SinkPart
@@ -118,13 +117,14 @@ class OutputWriter:
         self.written.append(FileRef(name, size, self._epoch))
         return self.written[-1]
 
-    def add(self, node: OutputNode) -> list[OutputPart]:
-        """Take a node's rows and return where each part will be."""
+    def add(self, nodes: Iterable[OutputNode]) -> list[OutputPart]:
+        """Take the rows of the outputs of a task, and return where each part will be."""
         parts = []
-        for partition, batch in node.take():
-            frame = encode_frame(batch, node.binding.version)
+        taken = ((node.binding, part) for node in nodes for part in node.take())
+        for binding, (partition, batch) in taken:
+            frame = encode_frame(batch, binding.version)
             size = sum(map(len, frame))
-            stream, rows = node.binding.stream, batch.num_rows
+            stream, rows = binding.stream, batch.num_rows
             if size >= self._adopt:
                 name = self.write(frame, "seg").path
                 parts.append(OutputPart(stream, partition, name, 0, size, rows))
@@ -133,13 +133,6 @@ class OutputWriter:
             self._shared += frame
             name, end = self._name(0), self._shared_size
             parts.append(OutputPart(stream, partition, name, begin, end, rows))
-        return parts
-
-    def add_all(self, nodes: Iterable[OutputNode]) -> list[OutputPart]:
-        """Take the rows of all outputs of a task."""
-        parts: list[OutputPart] = []
-        for node in nodes:
-            parts += self.add(node)
         return parts
 
     def close(self) -> None:
@@ -246,17 +239,17 @@ class DailyNode(SinkNode):
             if len(late) and self._table.late == ADD:
                 self._mark_late(np.delete(np.isin(np.arange(len(times)), late), sorted(refused)))
 
-    def _mark_late(self, is_late: npt.NDArray[np.bool_]) -> None:
+    def _mark_late(self, is_late: Mask) -> None:
         """Say beside the rows that were kept last which of them are late."""
         self._batches[-1] = self._batches[-1].append_column(LATE_ROW, pa.array(is_late))
 
-    def _late(self, chunk: Chunk, times: Ints) -> npt.NDArray[np.bool_]:
+    def _late(self, chunk: Chunk, times: Ints) -> Mask:
         """Say of which rows the own watermark was past their day when they came."""
         if chunk.watermarks is None:
             return np.zeros(len(times), bool)
         past = self._table.ends_ms(0) - DAY_MS
         ends = (times // DAY_MS + 1) * DAY_MS + past
-        is_late: npt.NDArray[np.bool_] = ends <= chunk.watermarks - self._delay_ms
+        is_late: Mask = ends <= chunk.watermarks - self._delay_ms
         return is_late
 
     def _untimed(self, found: int | None) -> EventTimeError:

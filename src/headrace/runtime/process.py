@@ -19,7 +19,7 @@ import pyarrow as pa
 from headrace.errors import CallTimeoutError, HeadraceError, InvalidInputError
 from headrace.graph.introspection import function_site
 from headrace.records.keys import encode_columns
-from headrace.records.messages import columns_to_lists
+from headrace.records.messages import key_values
 from headrace.runtime.chunk import UNKNOWN, Chunk, Groups, Ints, RowOrigins, split_groups
 from headrace.runtime.context import NO_GROUP, Context, ProcessorCall, TimerOutput
 from headrace.runtime.node import Node, Refused
@@ -318,8 +318,7 @@ class ProcessNode(Node):
         """Call ``process`` for each row, grouped by key group where there are groups."""
         chunk, messages = self._maker.of(chunk, self.guard)
         columns = chunk.batch.select(self._keys)
-        lists = columns_to_lists(columns)
-        keys = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
+        keys = key_values(columns)
         self._load_remote(chunk.batch)
         if chunk.groups is not None:
             self._prefetch(columns, chunk.groups, keys)

@@ -289,7 +289,7 @@ class _Attempt:
         parts: list[list[OutputPart]] = []
         senders: list[SinkNode] = []
         for entry in ready:
-            parts.append(outputs.add_all(entry.runtime.outputs))
+            parts.append(outputs.add(entry.runtime.outputs))
             senders += entry.runtime.sinks
         sinks = write_sinks(senders, outputs) if senders else []
         outputs.close()

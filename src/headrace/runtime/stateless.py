@@ -11,7 +11,6 @@ from itertools import chain, islice
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -37,7 +36,7 @@ from headrace.plan.stages import CallLimits
 from headrace.records.evolution import cast_to_schema
 from headrace.records.keys import encode_columns
 from headrace.records.schema import normalise
-from headrace.runtime.chunk import Chunk, Ints
+from headrace.runtime.chunk import Chunk, Ints, Mask, join_found
 from headrace.runtime.node import Node, Refused
 from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.user_calls import (
@@ -123,7 +122,7 @@ class ExplodeNode(_ExpressionNode):
         return chunk.derive(normalise(frame.to_arrow(), self._schema), rows)
 
 
-def condition_mask(operator: str, expression: pl.Expr, chunk: Chunk) -> npt.NDArray[np.bool_]:
+def condition_mask(operator: str, expression: pl.Expr, chunk: Chunk) -> Mask:
     """Return for which rows a condition is true; null is not. Errors name the operator."""
     expression = expression.fill_null(value=False)
     mask = guarded(operator, lambda: chunk.frame().select(expression))
@@ -362,7 +361,7 @@ class MessageNode(Node):
         return collected
 
 
-Answer = tuple[Chunk, npt.NDArray[np.bool_]]
+Answer = tuple[Chunk, Mask]
 """Rows, and for which of them a condition is true."""
 
 
@@ -475,22 +474,8 @@ class BroadcastJoinNode(Node):
     def push(self, chunk: Chunk) -> None:
         """Join a chunk."""
         rows = self._table.index.find([chunk.batch.column(name) for name in self._on])
-        found = rows >= 0
-        if found.all():
-            places = pa.array(rows)
-        elif self._keeps_all:
-            places = pa.array(rows, mask=~found)
-        else:
-            chunk, places = chunk.filter(found), pa.array(rows[found])
-        if chunk.rows:
-            self.emit(chunk.with_batch(self._joined(chunk.batch, places)))
-
-    def _joined(self, batch: pa.RecordBatch, places: pa.Array) -> pa.RecordBatch:
-        held = self._table.batch
-        arrays = [
-            held.column(self._columns[name]).take(places)
-            if name in self._columns
-            else batch.column(name)
-            for name in self._schema.names
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        joined = join_found(
+            chunk, rows, self._table.batch, self._columns, self._schema, keeps_all=self._keeps_all
+        )
+        if joined.rows:
+            self.emit(joined)

@@ -19,12 +19,12 @@ from headrace.plan.stages import Stage
 from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import TableLayout, normalise
 from headrace.records.xxh64 import UInt64s
-from headrace.runtime.chunk import Chunk, Ints
+from headrace.runtime.chunk import Chunk, Ints, concat_chunks
 from headrace.runtime.node import Inlet, Node
 from headrace.runtime.node_factory import NodeContext
 from headrace.runtime.orders import NO_WATERMARK
 from headrace.state.columnar_table import ColumnarTable
-from headrace.state.columns import Mask, Rows, equal_rows, gather
+from headrace.state.columns import Mask, Rows, any_null, equal_rows, gather
 from headrace.state.sorted_run import Block
 
 BLOCK = 1 << 19
@@ -198,12 +198,7 @@ class JoinSide:
 
     def without_key(self, chunk: Chunk) -> Mask:
         """Say which rows have null in their key, and so no partner."""
-        found = np.zeros(chunk.rows, bool)
-        for name in self._keys:
-            column = chunk.batch.column(name)
-            if column.null_count:
-                found |= column.is_null().to_numpy(zero_copy_only=False)
-        return found
+        return any_null(chunk.batch.select(self._keys).columns)
 
     def add(self, chunk: Chunk) -> None:
         """Gather rows whose key is whole."""
@@ -360,10 +355,8 @@ class JoinResults:
     def flush(self) -> None:
         """Send what was gathered."""
         chunks, self._chunks, self._rows, self._size = self._chunks, [], 0, 0
-        if len(chunks) == 1:
-            self._send(chunks[0])
-        elif chunks:
-            self._send(_together(chunks))
+        if chunks:
+            self._send(concat_chunks(chunks))
 
     def _column(
         self,
@@ -397,19 +390,6 @@ def _places(
             own = right.get_field_index(key[name]) if name in key else -1
             places.append((left.get_field_index(name), own))
     return places
-
-
-def _together(chunks: list[Chunk]) -> Chunk:
-    batch = pa.Table.from_batches([chunk.batch for chunk in chunks]).combine_chunks()
-    times = [chunk.times for chunk in chunks if chunk.times is not None]
-    marks = [chunk.watermarks for chunk in chunks if chunk.watermarks is not None]
-    groups = [chunk.groups for chunk in chunks if chunk.groups is not None]
-    return Chunk(
-        batch.to_batches()[0],
-        np.concatenate(times),
-        np.concatenate(marks),
-        np.concatenate(groups),
-    )
 
 
 FLUSH_ROWS = 1 << 22
@@ -477,9 +457,8 @@ class JoinStreamsNode(Node):
     def _take(self, number: int, chunk: Chunk) -> None:
         """Gather rows of a side: not those that are late, nor those that match nothing."""
         assert chunk.times is not None
-        assert chunk.watermarks is not None
         side = self._sides[number]
-        seen = np.maximum(chunk.watermarks - self._delay, self._watermark)
+        seen = chunk.seen(self._delay, self._watermark)
         is_late = self._reach.late_after(chunk.times, number) < seen
         if is_late.any():
             self.counts["late"] += int(np.count_nonzero(is_late))

@@ -23,8 +23,8 @@ from headrace.coordinator.epoch_clock import driver_clock
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult, disk_errors_named
-from headrace.coordinator.job_storage import DriverLock, JobContext
-from headrace.coordinator.leadership import hold_leader_lock, keep_own_job
+from headrace.coordinator.job_storage import JobContext
+from headrace.coordinator.leadership import keep_own_job, take_leader_lock
 from headrace.coordinator.recovery import Recovery
 from headrace.coordinator.worker_host import worker_settings
 from headrace.errors import InvalidInputError
@@ -146,23 +146,24 @@ def run_job(  # noqa: PLR0913 - each is a listener of its own, by name
         context = JobContext(settings, job.name, bus, Files(), clock)
         job_run = JobRun(context, control, listeners, takes_over)
         root = context.storage
-        lock = hold_leader_lock(
-            DriverLock,
-            root,
-            job.name,
-            clock,
-            context.files,
-            listeners.notice,
-            takes_over=takes_over,
-            release_s=release_s,
-        )
         if settings.spark.loop == "query":
             listeners.notice(
                 "spark.loop=query has no effect: the driver's own loop drives epochs; leave it "
                 "out, for a later release refuses it"
             )
         stays = has_session()
-        with disk_errors_named(), lock:
+        with (
+            disk_errors_named(),
+            take_leader_lock(
+                root,
+                job.name,
+                clock,
+                context.files,
+                listeners.notice,
+                takes_over=takes_over,
+                release_s=release_s,
+            ),
+        ):
             graph = with_dataframes(job.build(), bus, settings)
             if not dataframe_inputs(graph):
                 deployed = job_run.deployed(job)

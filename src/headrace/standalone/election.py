@@ -12,10 +12,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from headrace.clock import Clock
-from headrace.coordinator.job_storage import DriverLock, is_alive
+from headrace.coordinator.job_storage import DriverLock
 from headrace.coordinator.leader_lease import LeaderLease, LeaseHolder
 from headrace.errors import NotOwnerError
-from headrace.files import Files, sole_user
+from headrace.files import Files, is_alive, sole_user
 from headrace.standalone.group import read_address
 
 

@@ -27,6 +27,7 @@ from headrace.config import Settings
 from headrace.coordinator.leader_lease import MEMBERS_FILE, MemberInfo
 from headrace.errors import HeadraceError, InternalError, InvalidInputError, UnavailableError
 from headrace.files import Files, write_private
+from headrace.runtime.connections import answer_each, stop_listening
 from headrace.runtime.orders import SlotOrder, SlotReport
 from headrace.standalone.slots import LocalSlots, settle
 from headrace.standalone.wire import (
@@ -234,7 +235,6 @@ class Membership:
 BACKLOG = 64
 """So many may be about to prove that they know the token."""
 
-BUSY_S = 0.2
 BEAT_S = 0.5
 
 
@@ -473,18 +473,7 @@ class JoinListener:
             threading.Thread(target=role, name="headrace-group", daemon=True).start()
 
     def _accept(self) -> None:
-        while not self._over.is_set():
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:  # such as too many open files, for a moment
-                self._over.wait(BUSY_S)
-                continue
-            if not self._unproven.acquire(blocking=False):
-                connection.close()  # a process of the job comes again
-                continue
-            threading.Thread(
-                target=self._meet, args=(connection,), name="headrace-member", daemon=True
-            ).start()
+        answer_each(self._listener, self._meet, self._unproven, self._over, name="headrace-member")
 
     def _meet(self, connection: socket.socket) -> None:
         try:
@@ -543,10 +532,7 @@ class JoinListener:
 
     def close(self) -> None:
         """Listen no more; who drives next need not wait for this process."""
-        self._over.set()
-        with suppress(OSError):  # who waits in accept hears of it by this alone
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        stop_listening(self._listener, self._over)
         self._note()
         with suppress(OSError, msgspec.DecodeError):
             path = self._storage / ADDRESS

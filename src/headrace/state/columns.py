@@ -56,6 +56,15 @@ def flags(column: pa.Array) -> Mask:
     return found
 
 
+def any_null(columns: Sequence[pa.Array]) -> Mask:
+    """Say in which rows some column is null."""
+    found = np.zeros(len(columns[0]), bool)
+    for column in columns:
+        if column.null_count:
+            found |= flags(column.is_null())
+    return found
+
+
 def gather(column: pa.Array, rows: Rows) -> pa.Array:
     """Return a column's values in some rows, which lie in it."""
     count = len(rows)

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from headrace.clock import Clock, Deadline, SystemClock
 from headrace.closeable import Closeable
 from headrace.errors import InvalidInputError, UnavailableError
+from headrace.files import is_alive
 
 PROCESS_POLL_S, LONGEST_POLL_S = 0.02, 0.25
 PAUSES = 8
@@ -55,15 +56,6 @@ def wait_until(
         look_s = time.perf_counter() - began
         clock.sleep(min(max(PROCESS_POLL_S, PAUSES * look_s), LONGEST_POLL_S))
         began = time.perf_counter()
-
-
-def is_alive(pid: int) -> bool:
-    """Say whether a process runs; one that is dead but not yet buried does not."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 def parents(pid: int) -> Iterator[int]:

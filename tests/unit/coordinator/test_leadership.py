@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from headrace.coordinator.job_events import JobEventFile
 from headrace.coordinator.job_run import end_reported
 from headrace.coordinator.job_storage import DriverLock
 from headrace.coordinator.leader_lease import LeaderLease
-from headrace.coordinator.leadership import hold_leader_lock, keep_leadership
+from headrace.coordinator.leadership import keep_leadership, take_leader_lock
 from headrace.errors import NotOwnerError
 from headrace.files import Files
 from headrace.testing import ManualClock, TestDriver, call_at
@@ -43,11 +42,9 @@ def log_of(root: Path) -> FileCommitLog:
     return FileCommitLog(root, FILES)
 
 
-def taking(root: Path, told: list[str], *, takes_over: bool) -> AbstractContextManager[None]:
+def taking(root: Path, told: list[str], *, takes_over: bool) -> DriverLock:
     clock = ManualClock()
-    return hold_leader_lock(
-        DriverLock, root, "shop", clock, FILES, told.append, takes_over=takes_over
-    )
+    return take_leader_lock(root, "shop", clock, FILES, told.append, takes_over=takes_over)
 
 
 def test_a_second_driver_is_refused_and_told_how_to_take_over(
@@ -71,9 +68,7 @@ def test_a_driver_that_lets_go_is_fenced_first(tmp_path: Path, held: DriverLock)
             assert log_of(tmp_path).newest_generation()[0] == 2
             held.release()
 
-    over = hold_leader_lock(
-        DriverLock, tmp_path, "shop", LetsGo(), FILES, told.append, takes_over=True
-    )
+    over = take_leader_lock(tmp_path, "shop", LetsGo(), FILES, told.append, takes_over=True)
     with over, pytest.raises(NotOwnerError):
         DriverLock(tmp_path, "shop", ManualClock())
     assert told == [
@@ -117,7 +112,7 @@ def test_of_two_that_take_over_at_once_the_last_one_drives(
     clock = Meanwhile(held, lambda: log.take_generation({"process": 8, "host": "far"}))
     with (
         pytest.raises(NotOwnerError, match="process 8 on far takes job 'shop' over at the same"),
-        hold_leader_lock(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True),
+        take_leader_lock(tmp_path, "shop", clock, FILES, told.append, takes_over=True),
     ):
         pass
     assert log.newest_generation() == (3, {"process": 8, "host": "far"})
@@ -132,7 +127,7 @@ def test_who_takes_over_from_one_that_was_about_to_says_so(
     told, log = list[str](), log_of(tmp_path)
     log.take_generation({"process": 8, "host": "far", "takes_over": 1})
     clock = Meanwhile(held, lambda: None)
-    with hold_leader_lock(DriverLock, tmp_path, "shop", clock, FILES, told.append, takes_over=True):
+    with take_leader_lock(tmp_path, "shop", clock, FILES, told.append, takes_over=True):
         pass
     assert told == [
         "job 'shop' is taken over from process 8 on far, which was about to take it over itself, "
@@ -147,7 +142,7 @@ def test_a_driver_that_begins_while_it_is_fenced_is_fenced_anew(
     log = log_of(tmp_path)
     clock = Meanwhile(held, lambda: log.take_generation({"process": 7, "host": "far"}))
     said = list[str]()
-    with hold_leader_lock(DriverLock, tmp_path, "shop", clock, FILES, said.append, takes_over=True):
+    with take_leader_lock(tmp_path, "shop", clock, FILES, said.append, takes_over=True):
         newest, holder = log.newest_generation()
     assert (newest, holder["process"]) == (4, os.getpid())
 

@@ -16,10 +16,9 @@ from headrace.coordinator.job_storage import (
     DriverLock,
     JobStorage,
     check_job_name,
-    is_alive,
 )
 from headrace.errors import InvalidInputError, NotOwnerError
-from headrace.files import Files
+from headrace.files import Files, is_alive
 from headrace.testing import ManualClock
 
 

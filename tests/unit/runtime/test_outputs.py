@@ -78,7 +78,7 @@ def parts_of(
     writer: OutputWriter, nodes: list[OutputNode], root: Path
 ) -> list[list[dict[str, Any]]]:
     """What each part's range of its file holds."""
-    parts = [part for own in nodes for part in writer.add(own)]
+    parts = writer.add(nodes)
     writer.close()
     found = []
     for part in parts:

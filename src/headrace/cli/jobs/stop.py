@@ -432,7 +432,7 @@ class _Stopping:
 
 def _left(members: list[MemberInfo], process: int | None) -> list[int]:
     """Return the processes that share the job of a driver that has gone."""
-    from headrace.coordinator.job_storage import is_alive
+    from headrace.files import is_alive
 
     own = os.uname().nodename
     is_theirs = any(one.drives and one.process == process for one in members)

@@ -130,17 +130,8 @@ class JobReader:
         Raises:
             InvalidInputError: no such store; names the existing ones.
         """
-        stores = self.catalog(state).stores
-        exact = [one for one in stores if one.name == store]
-        found = exact or [one for one in stores if one.name.endswith(f".{store}")]
-        if len(found) != 1:
-            names = ", ".join(one.name for one in (found or stores)) or "none"
-            raise InvalidInputError(
-                f"job {self.job!r} has {'several stores' if found else 'no store'} {store!r}; "
-                f"it has {names}",
-                job=self.job,
-            )
-        return found[0]
+        stores = [(self, one) for one in self.catalog(state).stores]
+        return _named(stores, store, self.job)[1]
 
     def view(self, store: str, epoch: int | None = None, *, partials: bool = False) -> StoreView:
         """Return a store as of an epoch, with all of its files open.
@@ -266,23 +257,20 @@ def reader_of(readers: Sequence[JobReader], store: str) -> JobReader:
     """
     if len(readers) == 1:
         return readers[0]  # which says itself what it does not have
-    stores = {reader: reader.catalog(reader.state()).stores for reader in readers}
-    for matches in (str.__eq__, lambda name, wanted: name.endswith(f".{wanted}")):
-        found = [
-            (reader, entry.name)
-            for reader, entries in stores.items()
-            for entry in entries
-            if matches(entry.name, store)
-        ]
-        if len(found) == 1:
-            return found[0][0]
-        if found:
-            break
-    job = readers[0].job
-    there = [name for _, name in found] or [e.name for own in stores.values() for e in own]
+    stores = [(own, one) for own in readers for one in own.catalog(own.state()).stores]
+    return _named(stores, store, readers[0].job)[0]
+
+
+def _named(
+    stores: Sequence[tuple[JobReader, StoreEntry]], store: str, job: str
+) -> tuple[JobReader, StoreEntry]:
+    exact = [one for one in stores if one[1].name == store]
+    found = exact or [one for one in stores if one[1].name.endswith(f".{store}")]
+    if len(found) == 1:
+        return found[0]
     raise InvalidInputError(
         f"job {job!r} has {'several stores' if found else 'no store'} {store!r}; it has "
-        f"{', '.join(there) or 'none'}",
+        f"{', '.join(one.name for _, one in found or stores) or 'none'}",
         job=job,
     )
 

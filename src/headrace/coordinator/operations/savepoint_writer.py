@@ -32,7 +32,7 @@ from headrace.coordinator.commands import Command, CutAnswer, CutSavepoint
 from headrace.coordinator.commit_log import load_state
 from headrace.coordinator.file_copier import CopiedFile, named_files
 from headrace.coordinator.inspection.job_reader import TRIES, JobReader, part_readers
-from headrace.coordinator.job_storage import JobContext, is_alive
+from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.manifest import JobState
 from headrace.coordinator.operations.savepoint_format import (
     CLAIM,
@@ -51,7 +51,7 @@ from headrace.coordinator.operations.savepoint_format import (
 )
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.faults import fault
-from headrace.files import local_copy
+from headrace.files import is_alive, local_copy
 from headrace.plan.parts import STREAM_SUFFIX
 from headrace.remote import address_of, is_remote
 from headrace.sources.listing import load_listing

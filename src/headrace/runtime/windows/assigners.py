@@ -15,10 +15,9 @@ from copy import copy
 from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from headrace.runtime.chunk import Ints
+from headrace.runtime.chunk import Ints, Mask
 from headrace.runtime.orders import END_WATERMARK
 from headrace.runtime.windows.layouts import FIRST_COLUMN, LAST_COLUMN
 from headrace.runtime.windows.partial_table import BUCKET
@@ -26,7 +25,6 @@ from headrace.runtime.windows.partial_table import BUCKET
 PLACE = "__place"
 """The column that says where a row of windows with triggers is kept."""
 
-Mask = npt.NDArray[np.bool_]
 _NONE = np.empty(0, np.int64)
 
 

@@ -8,10 +8,9 @@ back what was sent, what was sent of a window is in that bucket, and what came s
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from headrace.runtime.chunk import Chunk, Ints
+from headrace.runtime.chunk import Chunk, Ints, Mask
 from headrace.runtime.orders import END_WATERMARK
 from headrace.runtime.windows.aggregation import distinct
 from headrace.runtime.windows.assigners import CountAssigner
@@ -23,7 +22,6 @@ from headrace.runtime.windows.window_node import WindowNode, WindowState
 _SENT, _SINCE = 0, 1
 _KEY, _WINDOW, _STEP, _ROW = "__key", "__window", "__step", "__row"
 _NEVER = 1 << 62
-Mask = npt.NDArray[np.bool_]
 
 
 class WholeState(WindowState):

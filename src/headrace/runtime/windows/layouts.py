@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.graph.aggregates import Aggregate, Count, Extreme
@@ -25,7 +24,7 @@ from headrace.graph.operators import COLUMNAR, Operator, RunningAggregate, Windo
 from headrace.graph.windows import CountWindow, GlobalWindow, Session, Window
 from headrace.plan.stages import UNKEYED, Stage
 from headrace.records.schema import TableLayout
-from headrace.runtime.chunk import Ints
+from headrace.runtime.chunk import Ints, Mask
 from headrace.runtime.windows.aggregation import Aggregation
 from headrace.runtime.windows.partial_table import partial_layout
 
@@ -150,9 +149,9 @@ class Clusters:
         numbers = WAITING + known // self.step_ms * self._span + beside
         return np.where(is_waiting, numbers, 2 * places + 1)
 
-    def is_sent(self, clusters: Ints) -> npt.NDArray[np.bool_]:
+    def is_sent(self, clusters: Ints) -> Mask:
         """Say which rows were sent."""
-        chosen: npt.NDArray[np.bool_] = (clusters < _LEAST_WAITING) & (clusters % 2 == 0)
+        chosen: Mask = (clusters < _LEAST_WAITING) & (clusters % 2 == 0)
         return chosen
 
     def read(self, clusters: Ints) -> tuple[Ints, Ints]:

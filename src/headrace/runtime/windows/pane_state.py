@@ -16,10 +16,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
-from headrace.runtime.chunk import Ints
+from headrace.runtime.chunk import Ints, Mask
 from headrace.runtime.orders import END_WATERMARK, NO_WATERMARK
 from headrace.runtime.windows.aggregation import Aggregation, combine_ranges, distinct
 from headrace.runtime.windows.assigners import PaneAssigner, SteppedAssigner
@@ -28,7 +27,6 @@ from headrace.runtime.windows.window_node import WindowNode, WindowState
 
 _FRESH = "__fresh"
 _MOST = 1 << 61
-Mask = npt.NDArray[np.bool_]
 
 
 class _Results(NamedTuple):

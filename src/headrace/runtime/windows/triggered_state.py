@@ -20,7 +20,6 @@ from __future__ import annotations
 from abc import abstractmethod
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from headrace.durations import MIN_EVENT_TIME_MS
@@ -51,7 +50,6 @@ from headrace.runtime.windows.window_node import WindowNode, WindowState
 _GROUP, _UNIT, _AT, _STORED, _FRESH = "__group", "__unit", "__instant", "__stored", "__fresh"
 _BEGIN, _END, _WHOLE = "__begin", "__end", "__whole"
 _ALL = 1 << 50
-Mask = npt.NDArray[np.bool_]
 
 
 class DueState(WindowState):

@@ -12,15 +12,12 @@ from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 
 from headrace.graph.windows import GlobalWindow, Window
-from headrace.runtime.chunk import Ints
+from headrace.runtime.chunk import Ints, Mask
 from headrace.runtime.windows.assigners import chained
 from headrace.runtime.windows.layouts import COUNT_COLUMN, FIRST_SEEN, LAST_SEEN, NEVER
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

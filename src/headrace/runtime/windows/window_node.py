@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
@@ -21,7 +20,7 @@ from headrace.graph.windows import LATE_SIDE, RETRACTION
 from headrace.plan.stages import UNKEYED
 from headrace.records.keys import key_groups, key_hashes
 from headrace.records.schema import normalise
-from headrace.runtime.chunk import Chunk, Groups, Ints
+from headrace.runtime.chunk import Chunk, Groups, Ints, Mask
 from headrace.runtime.node import Node
 from headrace.runtime.orders import NO_WATERMARK, emit_time
 from headrace.runtime.windows.aggregation import Aggregation, distinct, event_times, together
@@ -34,8 +33,6 @@ FLUSH_ROWS = 1 << 22
 FLUSH_BYTES = 256 << 20
 FOLD_ROWS = 1 << 17
 """Rows folded at a time: what their groups take then stays in the processor's cache."""
-
-Mask = npt.NDArray[np.bool_]
 
 
 class AggregateNode(Node):
