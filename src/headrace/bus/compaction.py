@@ -23,7 +23,6 @@ import pyarrow as pa
 from headrace.bus.index_table import COMPACTED, NO_TIME, Bools, Entry, IndexView
 from headrace.bus.log import (
     NOT_DELETED,
-    BusContext,
     CompactionRequest,
     FrameLocation,
     Log,
@@ -33,6 +32,7 @@ from headrace.bus.log import (
     SegmentReplacedError,
     deletes_of,
     encode_compacted,
+    new_nonce,
     read_compacted,
     read_entry,
     segment_first,
@@ -488,16 +488,12 @@ class CompactionWriter:
     Args:
         log: of the partition.
         folder: its folder.
-        partition: its number.
-        parts: settings, time and files.
         order: what is wanted, and how long to wait for another compaction.
     """
 
-    def __init__(
-        self, log: Log, folder: Path, partition: int, parts: BusContext, order: CompactionRequest
-    ) -> None:
-        self._order = order
-        self._log, self._folder, self._partition = log, folder, partition
+    def __init__(self, log: Log, folder: Path, order: CompactionRequest) -> None:
+        self._log, self._folder, self._order = log, folder, order
+        parts = log.context
         self._settings, self._clock, self._files = parts.settings, parts.clock, parts.files
         self._lock = -1
         self._written: list[Path] = []
@@ -606,10 +602,10 @@ class CompactionWriter:
                     if segment is None:
                         segment = self._opened(result)
                         segments.append(segment)
-                    entries.append(segment.add(result, self._partition))
+                    entries.append(segment.add(result, self._log.partition))
                 elif isinstance(result, CompactedRows):
                     nowhere = FrameLocation(result.first_offset, 0, 0, 0)
-                    entries.append(result.entry(self._partition, nowhere))
+                    entries.append(result.entry(self._log.partition, nowhere))
                 else:
                     if segment is not None:
                         self._close(segment)
@@ -627,7 +623,7 @@ class CompactionWriter:
         return is_old or segment.size >= order.segment_bytes
 
     def _opened(self, piece: CompactedRows) -> _Segment:
-        nonce = int(self._clock.new_id()[:8], 16)
+        nonce = new_nonce(self._clock)
         path = self._folder / f"{_PREFIX}{segment_name(piece.first_offset, nonce)}"
         self._written.append(path)
         return _Segment(path, piece.first_offset, nonce, piece.appended_ms, self._files)

@@ -64,14 +64,21 @@ class AppendSummary(NamedTuple):
         return cls(int(entries["length"].sum()), low, high)
 
 
+class IndexStart(NamedTuple):
+    """Where a partition begins by a new index file, and what is kept from there on.
+
+    ``compacted`` are entries that the file has, for what is before the others; empty: those that
+    there are stay in another file.
+    """
+
+    begin: int
+    rows: int
+    bytes: int
+    compacted: Sequence[Entry] = ()
+
+
 def encode_opening(
-    header: Entry,
-    table: EntryTable,
-    summary: AppendSummary,
-    begin: int,
-    kept: tuple[int, int],
-    compacted: Sequence[Entry],
-    holder: int,
+    header: Entry, table: EntryTable, summary: AppendSummary, start: IndexStart, holder: int
 ) -> bytes:
     """Return the bytes that an index file begins with.
 
@@ -80,11 +87,10 @@ def encode_opening(
             file before it count.
         table: what is known of the partition.
         summary: of the appends of the file before.
-        begin: where the partition begins.
-        kept: rows and bytes from there on.
-        compacted: entries that the file has; empty: those that there are stay in another file.
-        holder: number of that file.
+        start: what is new.
+        holder: number of the file that has the compacted entries.
     """
+    begin, rows, size, compacted = start
     upto = compacted[-1].next_offset if compacted else table.compacted
     if compacted:
         holder = header.position
@@ -92,9 +98,9 @@ def encode_opening(
         holder = -1
     state = _NOTHING._replace(
         first_offset=begin,
-        rows=kept[0],
+        rows=rows,
         partition=header.partition,
-        length=kept[1],
+        length=size,
         sequence=holder,
         span=upto,
     )
@@ -185,7 +191,7 @@ class IndexHistory:
                 entries = verified_entries(file.read(ENTRY_BYTES), 0, path, self._partition)
             if not len(entries):
                 raise CorruptDataError(f"{path} is damaged at byte 0: no header", file=path)
-            header = Entry.unpack(entries[0].tobytes())
+            header = Entry.at(entries, 0)
             if header.kind not in {HEADER, OPENING, BARRIER} or header.position != number:
                 raise CorruptDataError(
                     f"{path} begins with the wrong header: found kind {header.kind} and number "
