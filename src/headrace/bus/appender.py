@@ -509,7 +509,7 @@ class Appender:
         try:
             os.link(path, target)
             if self._settings.fsync is not Fsync.NEVER:
-                self._sync_once(target)
+                self._files.sync_path(target)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
@@ -537,7 +537,7 @@ class Appender:
             self._files.append(self._index_file.at(path), [index.closing(end.offset)])
             index.refresh()
         if end.number >= 0 and self._settings.fsync is not Fsync.NEVER:
-            self._sync_once(path)
+            self._files.sync_path(path)
         index.begin(self._era, start, publish)
 
     def _sync(self, file: AppendFile) -> None:
@@ -549,10 +549,3 @@ class Appender:
     def _sync_folder(self) -> None:
         if self._settings.fsync is Fsync.ALWAYS:
             self._files.sync_folder(self._index.folder)
-
-    def _sync_once(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._files.sync_file(descriptor)
-        finally:
-            os.close(descriptor)

@@ -434,11 +434,7 @@ class IndexFiles:
         """Publish the file behind a barrier, which is behind the file that is read."""
         self._take(self._new_data())
         barrier, table = self._header(self.number + 1), self.table
-        descriptor = os.open(self.history.name(self.number), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            self._files.sync_file(descriptor)  # who was kept out may answer for what is counted
-        finally:
-            os.close(descriptor)
+        self._files.sync_path(self.path)  # who was kept out may answer for what is counted
         fault("seal.counted")
         table.open = None  # who was kept out may still write there
         header = self._bare(OPENING, self.number + 2, barrier.segment)

@@ -12,6 +12,7 @@ count; both by link, so that of several one wins. See docs/decisions/0002-bus-fo
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -237,14 +238,8 @@ class IndexHistory:
 
     def files(self, start: int, stop: int, below: int) -> Iterator[_File]:
         """Yield the files before one that hold appends of some offsets, in order."""
-        low, high = 0, below - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.first_offset(middle) <= start:
-                low = middle
-            else:
-                high = middle - 1
-        for number in range(low, below):
+        first = bisect_right(range(1, below), start, key=self.first_offset)
+        for number in range(first, below):
             file = self._file(number)
             if file is not None and file.first_offset >= stop:
                 return
@@ -296,15 +291,13 @@ class IndexHistory:
                     return
 
     def _page_of(self, file: _File, offset: int) -> int:
-        low, high = file.begin // PAGE, max(file.begin, file.end - 1) // PAGE
-        while low < high:
-            middle = (low + high + 1) // 2
-            at = max(middle * PAGE, file.begin)
-            if int(self.read(file.number, at, at + 1)["first_offset"][0]) <= offset:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        first, last = file.begin // PAGE, max(file.begin, file.end - 1) // PAGE
+
+        def first_offset(page: int) -> int:
+            at = max(page * PAGE, file.begin)
+            return int(self.read(file.number, at, at + 1)["first_offset"][0])
+
+        return first + bisect_right(range(first + 1, last + 1), offset, key=first_offset)
 
     def _page(self, file: _File, page: int) -> Entries:
         """Return the appends of a page, which is verified whole: it may begin with the header."""
