@@ -258,15 +258,16 @@ class SegmentReader:
         self, store: str, groups: tuple[int, int] = ALL_GROUPS
     ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
         """Yield what ``read`` returns, frame by frame, so that a snapshot is not held whole."""
-        for section in self._entries(store, groups):
-            yield from self._section_batches(section, *groups)
+        for keys, values in self.columns(store, groups):
+            yield _to_list(keys), _to_list(values)
 
     def columns(
         self, store: str, groups: tuple[int, int] = ALL_GROUPS
     ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
         """Yield what ``read`` returns, frame by frame, as columns of the mapped file."""
         for section in self._entries(store, groups):
-            yield from self._section_columns(section, *groups)
+            for batch in self._rows(section, *groups):
+                yield batch.column(1), batch.column(2)
 
     def keys(self, store: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.BinaryArray]:
         """Yield the full keys alone; values are neither read nor verified."""
@@ -338,18 +339,6 @@ class SegmentReader:
                 error.message, file=str(self.path), epoch=self.header.epoch
             ) from error
 
-    def _section_batches(
-        self, section: Section, low: int, high: int
-    ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-        for keys, values in self._section_columns(section, low, high):
-            yield _to_list(keys), _to_list(values)
-
-    def _section_columns(
-        self, section: Section, low: int, high: int
-    ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
-        for batch in self._rows(section, low, high):
-            yield batch.column(1), batch.column(2)
-
     def _rows(
         self, section: Section, low: int, high: int, columns: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -396,7 +385,7 @@ class SegmentReader:
                     if piece.has_filter:
                         self.filter_of(section, number)
                 continue
-            for _ in self._section_batches(section, *ALL_GROUPS):
+            for _ in self._rows(section, *ALL_GROUPS):
                 pass
 
     def _read_footer(self, checksum: int | None) -> Footer:
