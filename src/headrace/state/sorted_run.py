@@ -208,12 +208,6 @@ class Block:
         layout = self._layout
         return [self.batch.column(at) for at in range(layout.first_key, layout.first_value)]
 
-    @property
-    def values(self) -> list[pa.Array]:
-        """The value columns."""
-        begin = self._layout.first_value
-        return [self.batch.column(begin + at) for at in range(len(self._layout.values))]
-
     def likely(self, keys: TableKeys, wanted: Rows) -> Rows:
         """Leave out wanted keys that are certainly not here, if that is worth asking.
 
