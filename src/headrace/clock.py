@@ -12,25 +12,16 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from headrace.remote import RemoteFile, is_remote
+from headrace.remote import RemoteFile, boot_id, is_remote
 
 MAX_JUMP_MS = 60_000
 LOOK_S = 1.0
 CLOCK_RECORD = "clock.json"
 _BOOTS = 15
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
-
-
-@cache
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return f"process {os.getpid()}"  # nothing is known of other processes
 
 
 class Clock(Protocol):
@@ -74,9 +65,8 @@ class SystemClock:
 
     def uptime(self) -> tuple[str, float]:
         """Return the kernel's name of this boot, and its seconds."""
-        if _BOOTTIME is None:
-            return _boot(), time.monotonic()
-        return _boot(), time.clock_gettime(_BOOTTIME)
+        boot = boot_id() or f"process {os.getpid()}"  # nothing is known of other processes
+        return boot, time.monotonic() if _BOOTTIME is None else time.clock_gettime(_BOOTTIME)
 
     def storage_ms(self, path: Path) -> int:
         """Return the time that the file system gave a file, or an object storage an object."""

@@ -85,12 +85,10 @@ class FencedObjects(FencedFiles):
             raise self._refused()
         raise FileNotFoundError(2, "the folder is gone", str(self.root))
 
-    def _fenced(self, path: Path) -> bool:
+    def _check_of(self, path: Path) -> None:
         """Look at the right before a change, unless the path is elsewhere."""
-        if self._own_of(path) is None:
-            return False
-        self.check()
-        return True
+        if self._own_of(path) is not None:
+            self.check()
 
     def publish(
         self, path: Path, data: bytes, on_written: Callable[[], None] | None = None
@@ -98,32 +96,32 @@ class FencedObjects(FencedFiles):
         """Create an object if it is absent; see ``FencedFiles.publish``."""
         if on_written is not None:
             on_written()
-        self._fenced(path)
+        self._check_of(path)
         return self._inner.publish(path, data)
 
     def replace(self, path: Path, data: bytes, *, durable: bool = True) -> None:
         """Set the content of an object; see ``FencedFiles.replace``."""
-        self._fenced(path)
+        self._check_of(path)
         self._inner.replace(path, data, durable=durable)
 
     def link(self, temporary: Path, path: Path, *, durable: bool = True) -> None:
         """Make an object of a file; see ``FencedFiles.link``."""
-        self._fenced(path)
+        self._check_of(path)
         self._inner.link(temporary, path, durable=durable)
 
     def remove(self, path: Path) -> None:
         """Remove an object; see ``FencedFiles.remove``."""
-        self._fenced(path)
+        self._check_of(path)
         self._inner.remove(path)
 
     def remove_tree(self, folder: Path) -> None:
         """Remove all objects below a path; see ``FencedFiles.remove_tree``."""
-        self._fenced(folder)
+        self._check_of(folder)
         self._inner.remove_tree(folder)
 
     def rename(self, path: Path, name: Path) -> None:
         """Give a file another name; see ``Files.rename``."""
-        self._fenced(name)
+        self._check_of(name)
         self._inner.rename(path, name)
 
     def make_missing(self, folder: Path, mode: int = 0o777, *, durable: bool = True) -> None:

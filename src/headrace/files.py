@@ -277,6 +277,14 @@ class Files:
         if self.sync:
             os.fsync(descriptor)
 
+    def sync_path(self, path: Path) -> None:
+        """Make the content of a file durable that nobody here has open."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.sync_file(descriptor)
+        finally:
+            os.close(descriptor)
+
     def sync_folder(self, folder: Path) -> None:
         """Make the names in a folder durable; those of objects are."""
         if not self.sync or REMOTE in str(folder):
@@ -405,12 +413,10 @@ _AT_ONCE = 64 << 20
 
 
 def _far(path: Path | str) -> RemoteFile | None:
-    """Return what a path stands for in an object storage; ``None``: it is a file here.
+    """Return what a path with ``REMOTE`` in it stands for; ``None``: it is a file here.
 
-    Callers look for ``REMOTE`` first: each epoch asks for dozens of local files.
+    Callers look for that first: each epoch asks for dozens of local files.
     """
-    if REMOTE not in str(path):
-        return None
     far = RemoteFile(path)
     return None if far.is_own else far
 

@@ -14,6 +14,7 @@ import shutil
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from headrace.objects import Address, ObjectInfo, ObjectStorage, open_storage
@@ -171,7 +172,7 @@ class LocalCache:
         self._begin()
 
     def _begin(self) -> None:
-        note, boot = self.root / ".boot", _boot()
+        note, boot = self.root / ".boot", boot_id() or "unknown"
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileNotFoundError):
             if note.read_text() == boot:
@@ -234,11 +235,13 @@ def _is_cached(folder: str) -> bool:
     return folder in CACHED or folder.startswith(CACHED_DAYS)
 
 
-def _boot() -> str:
+@cache
+def boot_id() -> str | None:
+    """Return the kernel's name of this boot of the machine; ``None``: it gives none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
-        return "unknown"
+        return None
 
 
 _caches: dict[str, LocalCache] = {}
@@ -262,5 +265,5 @@ def bound_caches(most_bytes: int) -> None:
     """Set how many bytes of objects this process keeps on disk for each bucket."""
     global _most_bytes  # noqa: PLW0603 - the disk is one for all jobs of a process
     _most_bytes = most_bytes
-    for cache in _caches.values():
-        cache.most_bytes = most_bytes
+    for held in _caches.values():
+        held.most_bytes = most_bytes

@@ -274,7 +274,8 @@ def forge_segment(path: Path) -> None:
     forged = path.with_name("forged")
     writer = SegmentWriter(files, forged, held.header)
     for section in held.sections:
-        for keys, values in held.task_batches(section.stage, section.task, section.store):
+        groups = section.first_group, section.last_group + 1
+        for keys, values in held.batches(section.store, groups):
             last = values[-1]
             changed = [*values[:-1], last and last[:-1] + bytes([last[-1] ^ 1])]
             writer.add(section.stage, section.task, section.store, keys, changed)

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headrace.bus.compaction import WrittenCompaction, changed_meanwhile
 from headrace.bus.index_files import EraFencedError, IndexEnd, IndexFiles, Publish
-from headrace.bus.index_table import NO_PRODUCER, Entries, Entry, IndexView, segment_begins
+from headrace.bus.index_history import IndexStart
+from headrace.bus.index_table import NO_PRODUCER, Entries, IndexView, segment_begins
 from headrace.bus.log import (
     BusContext,
     FrameLocation,
@@ -23,6 +24,7 @@ from headrace.bus.log import (
     SegmentReplacedError,
     expired_before,
     is_old,
+    new_nonce,
     segment_name,
     trim_limit,
 )
@@ -176,12 +178,8 @@ class Appender:
 
         def trim() -> int:
             with self._locked(fence):
-                view = self._index.known()
-                if before_offset is None:
-                    begin = expired_before(view, settings, self._clock.now_ms())
-                else:
-                    begin = trim_limit(view, before_offset)
-                self._trim(begin)
+                view, now_ms = self._index.known(), self._clock.now_ms()
+                self._trim(trim_limit(view, before_offset, settings, now_ms))
                 return self._index.table.begin
 
         return self._again(trim)
@@ -267,7 +265,7 @@ class Appender:
             named = {(entry.segment, entry.nonce) for entry in draft.entries}
             gone = _segments(before, draft.outcome.upto) - named
             try:
-                self._begin_index(before.begin, (rows, size), draft.entries, publish)
+                self._begin_index(IndexStart(before.begin, rows, size, draft.entries), publish)
             except (EraFencedError, SegmentReplacedError):
                 for _, path in draft.files:
                     self._files.remove(path)
@@ -457,7 +455,7 @@ class Appender:
             return
         before = index.known()
         gone = _segments(before, begin)
-        self._begin_index(begin, _kept(before, begin))
+        self._begin_index(IndexStart(begin, *_kept(before, begin)))
         fault("trim.written")
         for segment, nonce in sorted(gone):
             self._files.remove(index.folder / segment_name(segment, nonce))
@@ -499,19 +497,19 @@ class Appender:
         ):
             path = self._index.folder / segment_name(last.segment, last.nonce)
             return last.segment, last.nonce, self._segment_file.at(path)
-        nonce = self._nonce()
+        nonce = new_nonce(self._clock)
         path = self._index.folder / segment_name(first, nonce)
         descriptor = self._segment_file.at(path, os.O_CREAT | os.O_EXCL)
         self._sync_folder()
         return first, nonce, descriptor
 
     def _link(self, path: Path, data: pa.Buffer) -> FrameLocation:
-        first, nonce = self._index.table.next_offset, self._nonce()
+        first, nonce = self._index.table.next_offset, new_nonce(self._clock)
         target = self._index.folder / segment_name(first, nonce)
         try:
             os.link(path, target)
             if self._settings.fsync is not Fsync.NEVER:
-                self._sync_once(target)
+                self._files.sync_path(target)
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
@@ -527,16 +525,10 @@ class Appender:
                 return index.end(self._era)
             self._sweep(is_placed=True)
         view = index.known()
-        self._begin_index(view.begin, view.stored)
+        self._begin_index(IndexStart(view.begin, *view.stored))
         return index.end(self._era)
 
-    def _begin_index(
-        self,
-        begin: int,
-        kept: tuple[int, int],
-        compacted: Sequence[Entry] = (),
-        publish: Publish | None = None,
-    ) -> None:
+    def _begin_index(self, start: IndexStart, publish: Publish | None = None) -> None:
         """Close the index file and begin the next one; see ``IndexFiles.begin``."""
         index = self._index
         end = index.end(self._era)
@@ -545,8 +537,8 @@ class Appender:
             self._files.append(self._index_file.at(path), [index.closing(end.offset)])
             index.refresh()
         if end.number >= 0 and self._settings.fsync is not Fsync.NEVER:
-            self._sync_once(path)
-        index.begin(self._era, begin, kept, compacted, publish)
+            self._files.sync_path(path)
+        index.begin(self._era, start, publish)
 
     def _sync(self, file: AppendFile) -> None:
         if self._settings.fsync is Fsync.INTERVAL:
@@ -557,13 +549,3 @@ class Appender:
     def _sync_folder(self) -> None:
         if self._settings.fsync is Fsync.ALWAYS:
             self._files.sync_folder(self._index.folder)
-
-    def _sync_once(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._files.sync_file(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _nonce(self) -> int:
-        return int(self._clock.new_id()[:8], 16)

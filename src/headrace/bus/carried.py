@@ -7,7 +7,7 @@ partition has fewer offsets than rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,10 +21,8 @@ from headrace.bus.readable import AppendStamp, CarrierLog, DelegatedLog, carrier
 from headrace.bus.spec import (
     Appended,
     AppendedUpTo,
-    Compacted,
     Fence,
     Producer,
-    StreamSpec,
 )
 from headrace.bus.stream_stores import StreamSettings
 from headrace.errors import InvalidInputError
@@ -148,17 +146,11 @@ class CarriedStream(DelegatedLog, UncompactedStream):
             self._refuse("be configured")
         return self.kept.configure(fence=fence, **changes)
 
-    def evolve(
-        self,
-        schema: pa.Schema,
-        defaults: Mapping[str, Any] | None = None,
-        *,
-        fence: Fence | None = None,
-    ) -> StreamSpec:
+    def evolve(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: rows that wait have the columns of their job."""
         self._refuse("get other columns")
 
-    def compact(self, partition: int) -> Compacted:
+    def compact(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse."""
         self._refuse("be compacted")
 
@@ -182,9 +174,8 @@ class CarriedStream(DelegatedLog, UncompactedStream):
         """Return the end of each partition as of a sequence of a producer."""
         return self._log.up_to(producer.digest().hex(), sequence)
 
-    def offset_at(self, partition: int, time_ms: int) -> int:
+    def offset_at(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse: it has no event time."""
-        del partition, time_ms
         self._refuse("be read from a time on")
 
     def time_range(self, partition: int) -> tuple[int, int] | None:

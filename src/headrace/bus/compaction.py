@@ -23,7 +23,6 @@ import pyarrow as pa
 from headrace.bus.index_table import COMPACTED, NO_TIME, Bools, Entry, IndexView
 from headrace.bus.log import (
     NOT_DELETED,
-    BusContext,
     CompactionRequest,
     FrameLocation,
     Log,
@@ -33,6 +32,7 @@ from headrace.bus.log import (
     SegmentReplacedError,
     deletes_of,
     encode_compacted,
+    new_nonce,
     read_compacted,
     read_entry,
     segment_first,
@@ -441,7 +441,7 @@ class _Segment:
     def __init__(self, path: Path, number: int, nonce: int, first_ms: int, files: Files) -> None:
         self.path, self.number, self.nonce = path, number, nonce
         self.first_ms = first_ms
-        self.size = 0
+        self.size, self.is_open = 0, True
         self._files = files
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._descriptor = os.open(path, flags, 0o644)
@@ -453,6 +453,7 @@ class _Segment:
         return piece.entry(partition, place)
 
     def close(self, *, durable: bool) -> None:
+        self.is_open = False
         try:
             if durable:
                 self._files.sync_file(self._descriptor)
@@ -488,16 +489,12 @@ class CompactionWriter:
     Args:
         log: of the partition.
         folder: its folder.
-        partition: its number.
-        parts: settings, time and files.
         order: what is wanted, and how long to wait for another compaction.
     """
 
-    def __init__(
-        self, log: Log, folder: Path, partition: int, parts: BusContext, order: CompactionRequest
-    ) -> None:
-        self._order = order
-        self._log, self._folder, self._partition = log, folder, partition
+    def __init__(self, log: Log, folder: Path, order: CompactionRequest) -> None:
+        self._log, self._folder, self._order = log, folder, order
+        parts = log.context
         self._settings, self._clock, self._files = parts.settings, parts.clock, parts.files
         self._lock = -1
         self._written: list[Path] = []
@@ -596,42 +593,36 @@ class CompactionWriter:
     ) -> tuple[list[Entry], list[tuple[Path, Path]]]:
         entries: list[Entry] = []
         segments: list[_Segment] = []
-        segment: _Segment | None = None
         try:
             for result in compaction.results():
-                if isinstance(result, CompactedRows) and result.rows:
-                    if segment is not None and self._is_over(segment, result, order):
-                        self._close(segment)
-                        segment = None
-                    if segment is None:
-                        segment = self._opened(result)
-                        segments.append(segment)
-                    entries.append(segment.add(result, self._partition))
-                elif isinstance(result, CompactedRows):
-                    nowhere = FrameLocation(result.first_offset, 0, 0, 0)
-                    entries.append(result.entry(self._partition, nowhere))
-                else:
-                    if segment is not None:
-                        self._close(segment)
-                        segment = None
+                if isinstance(result, Entry):
+                    self._close_last(segments)
                     entries.append(result)
+                elif not result.rows:
+                    nowhere = FrameLocation(result.first_offset, 0, 0, 0)
+                    entries.append(result.entry(self._log.partition, nowhere))
+                else:
+                    if not segments or self._is_over(segments[-1], result, order):
+                        self._close_last(segments)
+                        segments.append(self._opened(result))
+                    entries.append(segments[-1].add(result, self._log.partition))
         finally:
-            if segment is not None:
-                self._close(segment)
+            self._close_last(segments)
         return entries, [
             (one.path, self._folder / segment_name(one.number, one.nonce)) for one in segments
         ]
 
     def _is_over(self, segment: _Segment, piece: CompactedRows, order: CompactionRequest) -> bool:
         is_old = starts_segment(segment.first_ms, piece.appended_ms, order.settings)
-        return is_old or segment.size >= order.segment_bytes
+        return is_old or segment.size >= order.segment_bytes or not segment.is_open
 
     def _opened(self, piece: CompactedRows) -> _Segment:
-        nonce = int(self._clock.new_id()[:8], 16)
+        nonce = new_nonce(self._clock)
         path = self._folder / f"{_PREFIX}{segment_name(piece.first_offset, nonce)}"
         self._written.append(path)
         return _Segment(path, piece.first_offset, nonce, piece.appended_ms, self._files)
 
-    def _close(self, segment: _Segment) -> None:
-        segment.close(durable=self._settings.fsync is not Fsync.NEVER)
-        fault("compact.segment_written")
+    def _close_last(self, segments: Sequence[_Segment]) -> None:
+        if segments and segments[-1].is_open:
+            segments[-1].close(durable=self._settings.fsync is not Fsync.NEVER)
+            fault("compact.segment_written")

@@ -24,10 +24,8 @@ from headrace.bus.log import (
     BusContext,
     CompactionRequest,
     Log,
-    OffsetGoneError,
     PendingAppend,
     SegmentReplacedError,
-    offset_gone,
     segment_name,
 )
 from headrace.bus.offload import (
@@ -217,11 +215,9 @@ class FileLog(Log):
         holds: CompactionPinFiles,
         moved: MovedSegments,
     ) -> None:
-        self._place, self._moved = place, moved
-        self._parts = parts
-        self._maps = maps
-        self._open_logs = open_logs
-        self._settings, self._holds = settings, holds
+        super().__init__(stream, partition, parts, settings)
+        self._place, self._moved, self._holds = place, moved, holds
+        self._maps, self._open_logs = maps, open_logs
         self._cut = 0, 0
         self._index = IndexFiles(parts.files, place, partition, stream, parts.clock)
         self._lock = threading.Lock()
@@ -242,15 +238,6 @@ class FileLog(Log):
             self._cut = view.begin, view.compacted
             self._maps.drop(self.folder)
         return view
-
-    def knows(self, producer: bytes, sequence: int) -> bool:
-        """Say whether a producer has appended here under a sequence."""
-        while True:
-            view, last = self.view(), self._index.table.producers.last(producer)
-            if last is None or last.sequence <= sequence:
-                return last is not None and last.sequence == sequence
-            with contextlib.suppress(SegmentReplacedError):
-                return view.find(producer, sequence) is not None
 
     def last(self, producer: bytes) -> LastAppend | None:
         """Return the last append of a producer, as of the last view."""
@@ -277,10 +264,6 @@ class FileLog(Log):
             self._last_segment = (segment, nonce), path
         return path
 
-    def gone(self, offset: int) -> OffsetGoneError:
-        """Return the error for an offset below the oldest one that is kept."""
-        return offset_gone(self._index.stream, self._index.partition, offset, self.view().begin)
-
     def append(self, chunks: Sequence[Bytes], draft: PendingAppend) -> Appended:
         """Append frames in one step."""
         settings = self._settings.current()
@@ -302,17 +285,16 @@ class FileLog(Log):
     def compact(self, order: CompactionRequest, limit: Callable[[IndexView], int]) -> Compacted:
         """Keep of the rows up to an offset only the last one of each key, in one step."""
         self._check_process()
-        place = self.folder, self._index.partition
         with (
             self._compacting,  # others of this process are waited for without a deadline
-            CompactionWriter(self, *place, self._parts, order) as compactor,
+            CompactionWriter(self, self.folder, order) as compactor,
         ):
             draft = compactor.draft(limit)
 
             def publish(path: Path, data: bytes) -> bool:
                 upto = draft.outcome.upto
                 return self._holds.publish(
-                    path, data, self._index.partition, lambda: limit(draft.view) >= upto
+                    path, data, self.partition, lambda: limit(draft.view) >= upto
                 )
 
             if draft.entries:
@@ -330,7 +312,7 @@ class FileLog(Log):
         """
         settings, moved, size = self._settings.current(), 0, 0
         held = [one for one in self._segments()[:-1] if (self.folder / one.name).exists()]
-        for one in surplus(held, settings, self._parts.clock.now_ms()):
+        for one in surplus(held, settings, self.context.clock.now_ms()):
             path = self.folder / one.name
             with contextlib.suppress(FileNotFoundError):  # others were first
                 self._moved.put(path)
@@ -392,8 +374,8 @@ class FileLog(Log):
             self._open_logs.touch(self)
             if self._appender is None:
                 try:
-                    self._appender = Appender(self._index, self._parts)
+                    self._appender = Appender(self._index, self.context)
                 except FileNotFoundError as error:
-                    self._parts.fences.check(fence)  # it was removed by who has the job now
-                    raise stream_removed(self._index.stream) from error
+                    self.context.fences.check(fence)  # it was removed by who has the job now
+                    raise stream_removed(self.stream) from error
             yield self._appender

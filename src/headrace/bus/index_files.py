@@ -8,7 +8,7 @@ of producers, compacted entries or which file has them, and where the partition 
 an older kind of header is only understood with those before it, which an opener reads all.
 
 Files that hold nothing which is kept are removed, the oldest first. A barrier keeps out a process
-that has the lock of the partition for too long; see ``openings``.
+that has the lock of the partition for too long; see ``index_history``.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from headrace.bus.index_history import (
     SEALS,
     AppendSummary,
     IndexHistory,
+    IndexStart,
     OlderEntries,
     decode_opening,
     encode_opening,
@@ -44,7 +45,7 @@ from headrace.bus.index_table import (
     IndexView,
     verified_entries,
 )
-from headrace.bus.log import SegmentReplacedError
+from headrace.bus.log import SegmentReplacedError, new_nonce
 from headrace.bus.spec import stream_removed
 from headrace.clock import Clock
 from headrace.errors import CorruptDataError, UnavailableError
@@ -362,7 +363,7 @@ class IndexFiles:
         self.is_whole, self.is_seal = header.kind == OPENING, is_seal
         if self.is_whole:
             self.era = header.segment
-            state = Entry.unpack(first[-1].tobytes())
+            state = Entry.at(first, -1)
             self.table, self.holder = decode_opening(header, state), state.sequence
             self.table.producers.note(first[first["kind"] == CARRIED])
             self.history.forget(self.needed_from)
@@ -399,21 +400,12 @@ class IndexFiles:
         table.trim(int(first["first_offset"][-1]), path)
         self.trimmed_in = self.holder = self.number
 
-    def begin(
-        self,
-        era: int,
-        begin: int,
-        kept: tuple[int, int],
-        compacted: Sequence[Entry] = (),
-        publish: Publish | None = None,
-    ) -> None:
+    def begin(self, era: int, start: IndexStart, publish: Publish | None = None) -> None:
         """Begin the next file; the caller has read all of the one before.
 
         Args:
             era: of which the caller has the lock.
-            begin: where the partition begins since.
-            kept: rows and bytes from there on.
-            compacted: entries that stand for what was before them; empty: as before.
+            start: what it begins with.
             publish: creates the file; says whether it did.
 
         Raises:
@@ -421,7 +413,7 @@ class IndexFiles:
         """
         with self._lock:
             header = self._bare(OPENING, self.number + 1, era)._replace(length=self.entries)
-            if self.era != era or not self._publish(header, begin, kept, compacted, publish):
+            if self.era != era or not self._publish(header, start, publish):
                 raise EraFencedError
             self._refresh(is_due=True)
 
@@ -432,7 +424,7 @@ class IndexFiles:
             self.close_sealed()
             header = self._bare(BARRIER, self.number + 1, self.era + 1)
             if self.number < 0:
-                self._publish(header._replace(kind=OPENING, flags=SEALS), 0, (0, 0))
+                self._publish(header._replace(kind=OPENING, flags=SEALS), IndexStart(0, 0, 0))
             else:
                 self._files.publish(self.path_of(header.position), header.pack())
             fault("seal.barred")
@@ -442,16 +434,12 @@ class IndexFiles:
         """Publish the file behind a barrier, which is behind the file that is read."""
         self._take(self._new_data())
         barrier, table = self._header(self.number + 1), self.table
-        descriptor = os.open(self.history.name(self.number), os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        try:
-            self._files.sync_file(descriptor)  # who was kept out may answer for what is counted
-        finally:
-            os.close(descriptor)
+        self._files.sync_path(self.path)  # who was kept out may answer for what is counted
         fault("seal.counted")
         table.open = None  # who was kept out may still write there
         header = self._bare(OPENING, self.number + 2, barrier.segment)
         header = header._replace(flags=SEALS, length=1, span=self.entries)
-        self._publish(header, table.begin, self.known().stored)
+        self._publish(header, IndexStart(table.begin, *self.known().stored))
         fault("seal.published")
 
     def close_sealed(self) -> None:
@@ -484,28 +472,19 @@ class IndexFiles:
             first_offset=self.table.next_offset,
             rows=0,
             segment=era,
-            nonce=int(
-                self._clock.new_id()[:8], 16
-            ),  # of several files under a number it says which
+            nonce=new_nonce(self._clock),  # of several files under a number it says which
             partition=self.partition,
             position=number,
             length=0,
             appended_ms=self._clock.now_ms(),
         )
 
-    def _publish(
-        self,
-        header: Entry,
-        begin: int,
-        kept: tuple[int, int],
-        compacted: Sequence[Entry] = (),
-        publish: Publish | None = None,
-    ) -> bool:
+    def _publish(self, header: Entry, start: IndexStart, publish: Publish | None = None) -> bool:
         own = self.table.entries
         if not self.is_whole:  # then those of older files are in memory, too
             own = own[max(0, len(own) - self.own) :]
         summary = AppendSummary.of(own)
-        data = encode_opening(header, self.table, summary, begin, kept, compacted, self.holder)
+        data = encode_opening(header, self.table, summary, start, self.holder)
         path = self.path_of(header.position)
         won = (publish or self._files.publish)(path, data)
         if self.number < 0:

@@ -12,6 +12,7 @@ count; both by link, so that of several one wins. See docs/decisions/0002-bus-fo
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -64,14 +65,21 @@ class AppendSummary(NamedTuple):
         return cls(int(entries["length"].sum()), low, high)
 
 
+class IndexStart(NamedTuple):
+    """Where a partition begins by a new index file, and what is kept from there on.
+
+    ``compacted`` are entries that the file has, for what is before the others; empty: those that
+    there are stay in another file.
+    """
+
+    begin: int
+    rows: int
+    bytes: int
+    compacted: Sequence[Entry] = ()
+
+
 def encode_opening(
-    header: Entry,
-    table: EntryTable,
-    summary: AppendSummary,
-    begin: int,
-    kept: tuple[int, int],
-    compacted: Sequence[Entry],
-    holder: int,
+    header: Entry, table: EntryTable, summary: AppendSummary, start: IndexStart, holder: int
 ) -> bytes:
     """Return the bytes that an index file begins with.
 
@@ -80,11 +88,10 @@ def encode_opening(
             file before it count.
         table: what is known of the partition.
         summary: of the appends of the file before.
-        begin: where the partition begins.
-        kept: rows and bytes from there on.
-        compacted: entries that the file has; empty: those that there are stay in another file.
-        holder: number of that file.
+        start: what is new.
+        holder: number of the file that has the compacted entries.
     """
+    begin, rows, size, compacted = start
     upto = compacted[-1].next_offset if compacted else table.compacted
     if compacted:
         holder = header.position
@@ -92,9 +99,9 @@ def encode_opening(
         holder = -1
     state = _NOTHING._replace(
         first_offset=begin,
-        rows=kept[0],
+        rows=rows,
         partition=header.partition,
-        length=kept[1],
+        length=size,
         sequence=holder,
         span=upto,
     )
@@ -185,7 +192,7 @@ class IndexHistory:
                 entries = verified_entries(file.read(ENTRY_BYTES), 0, path, self._partition)
             if not len(entries):
                 raise CorruptDataError(f"{path} is damaged at byte 0: no header", file=path)
-            header = Entry.unpack(entries[0].tobytes())
+            header = Entry.at(entries, 0)
             if header.kind not in {HEADER, OPENING, BARRIER} or header.position != number:
                 raise CorruptDataError(
                     f"{path} begins with the wrong header: found kind {header.kind} and number "
@@ -231,14 +238,8 @@ class IndexHistory:
 
     def files(self, start: int, stop: int, below: int) -> Iterator[_File]:
         """Yield the files before one that hold appends of some offsets, in order."""
-        low, high = 0, below - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.first_offset(middle) <= start:
-                low = middle
-            else:
-                high = middle - 1
-        for number in range(low, below):
+        first = bisect_right(range(1, below), start, key=self.first_offset)
+        for number in range(first, below):
             file = self._file(number)
             if file is not None and file.first_offset >= stop:
                 return
@@ -290,15 +291,13 @@ class IndexHistory:
                     return
 
     def _page_of(self, file: _File, offset: int) -> int:
-        low, high = file.begin // PAGE, max(file.begin, file.end - 1) // PAGE
-        while low < high:
-            middle = (low + high + 1) // 2
-            at = max(middle * PAGE, file.begin)
-            if int(self.read(file.number, at, at + 1)["first_offset"][0]) <= offset:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        first, last = file.begin // PAGE, max(file.begin, file.end - 1) // PAGE
+
+        def first_offset(page: int) -> int:
+            at = max(page * PAGE, file.begin)
+            return int(self.read(file.number, at, at + 1)["first_offset"][0])
+
+        return first + bisect_right(range(first + 1, last + 1), offset, key=first_offset)
 
     def _page(self, file: _File, page: int) -> Entries:
         """Return the appends of a page, which is verified whole: it may begin with the header."""

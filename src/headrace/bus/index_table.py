@@ -12,7 +12,7 @@ lineage stays for however long the job stands still; of other producers the last
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -71,7 +71,7 @@ class Entry(NamedTuple):
     partition begins from now on; compacted entries stand for all appends below the end of the
     last of them. Such an entry holds what is left of the ``span`` offsets from ``first_offset``
     on: ``rows`` rows, maybe none. An end entry closes a file. An opening and a barrier are headers,
-    too: what else they, and carried and trim entries behind them, hold, ``openings`` says.
+    too: what else they, and carried and trim entries behind them, hold, ``index_history`` says.
     """
 
     kind: int
@@ -104,6 +104,16 @@ class Entry(NamedTuple):
     def unpack(cls, data: bytes) -> Entry:
         """Read an entry whose checksum was verified."""
         return cls(*_LAYOUT.unpack(data[:-8])[1:])
+
+    @classmethod
+    def at(cls, entries: Entries, index: int) -> Entry:
+        """Return one of some entries."""
+        return cls.unpack(entries[index].tobytes())
+
+
+def entries_of(made: Iterable[Entry]) -> Entries:
+    """Return entries as an array, as ``verified_entries`` reads them."""
+    return np.frombuffer(b"".join([one.pack() for one in made]), ENTRY)
 
 
 def verified_entries(data: bytes, begin: int, origin: str, partition: int) -> Entries:
@@ -151,6 +161,15 @@ def segment_begins(entries: Entries) -> Int64s:
     is_other[1:] = np.diff(entries["segment"]) != 0
     is_other[1:] |= entries["nonce"][1:] != entries["nonce"][:-1]
     return np.flatnonzero(is_other)
+
+
+def segment_spans(entries: Entries) -> Iterator[tuple[int, int, int]]:
+    """Yield of each segment its first entry, the one after its last, and their bytes."""
+    if len(entries):
+        begins = segment_begins(entries)
+        sizes = np.add.reduceat(entries["length"], begins)
+        ends = [*begins[1:].tolist(), len(entries)]
+        yield from zip(begins.tolist(), ends, sizes.tolist(), strict=True)
 
 
 KEPT = 1000
@@ -297,7 +316,7 @@ class IndexView(NamedTuple):
         """Yield the entries that stand for some offsets, in order."""
         for block in self.blocks(start, stop):
             for at in range(len(block)):
-                yield _entry(block, at)
+                yield Entry.at(block, at)
 
     def at(self, offset: int) -> Entry | None:
         """Return the entry that stands for an offset; ``None`` where there is none."""
@@ -311,9 +330,9 @@ class IndexView(NamedTuple):
                     for block in self.older.blocks(start, stop):
                         late = _late(block, time_ms)
                         if len(late):
-                            return _entry(block, int(late[0]))
+                            return Entry.at(block, int(late[0]))
         late = _late(self.entries, time_ms)
-        return _entry(self.entries, int(late[0])) if len(late) else None
+        return Entry.at(self.entries, int(late[0])) if len(late) else None
 
     def time_range(self) -> tuple[int, int] | None:
         """Return the least and greatest event time; ``None`` without rows."""
@@ -333,7 +352,7 @@ class IndexView(NamedTuple):
             same &= (entries["producer"][:, 1] == high) & ((entries["flags"] & SEQUENCED) != 0)
             found = np.flatnonzero(same)
             if len(found):
-                return _entry(entries, int(found[0]))
+                return Entry.at(entries, int(found[0]))
         return None
 
     def end_as_of(self, producer: bytes, sequence: int) -> int:
@@ -362,10 +381,6 @@ def _late(entries: Entries, time_ms: int) -> Int64s:
     """Return which entries have a row with an event time at or after the one given."""
     # What a compaction has left without a row has no time.
     return np.flatnonzero((entries["max_time"] >= time_ms) & (entries["rows"] > 0))
-
-
-def _entry(entries: Entries, at: int) -> Entry:
-    return Entry.unpack(entries[at].tobytes())
 
 
 class OpenSegment(NamedTuple):
@@ -446,7 +461,7 @@ class EntryTable:
         self.producers.note(entries, is_old=is_old)
 
     def _note_open(self, entries: Entries) -> None:
-        last = _entry(entries, -1)
+        last = Entry.at(entries, -1)
         if last.flags & ADOPTED:  # its file has another name, too
             self.open = None
             return

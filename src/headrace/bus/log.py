@@ -31,7 +31,7 @@ from headrace.bus.index_table import (
     Int64s,
     LastAppend,
     ProducerState,
-    segment_begins,
+    segment_spans,
 )
 from headrace.bus.options import BusOptions
 from headrace.bus.spec import (
@@ -44,7 +44,7 @@ from headrace.bus.spec import (
     SchemaVersions,
     StreamSpec,
 )
-from headrace.bus.stream_stores import FenceStore, StreamSettings
+from headrace.bus.stream_stores import FenceStore, SettingsStore, StreamSettings
 from headrace.clock import Clock
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.files import Bytes, Files
@@ -74,8 +74,15 @@ def offset_gone(stream: str, partition: int, offset: int, begin: int) -> OffsetG
     )
 
 
-def trim_limit(view: IndexView, before_offset: int) -> int:
-    """Return where the partition can begin so that nothing from ``before_offset`` on goes."""
+def trim_limit(
+    view: IndexView, before_offset: int | None, settings: StreamSettings, now_ms: int
+) -> int:
+    """Return where the partition can begin so that nothing from ``before_offset`` on goes.
+
+    ``None``: nothing that the settings keep.
+    """
+    if before_offset is None:
+        return expired_before(view, settings, now_ms)
     if before_offset >= view.next_offset:
         return view.next_offset
     entry = view.at(before_offset)
@@ -97,10 +104,7 @@ def expired_before(view: IndexView, settings: StreamSettings, now_ms: int) -> in
     left, first, name = view.stored[1], view.begin, (-1, -1)
     has_spare = may_go = False
     for entries in view.blocks():
-        begins = segment_begins(entries)
-        lasts = np.append(begins[1:], len(entries)) - 1
-        sizes = np.add.reduceat(entries["length"], begins)
-        for begin, last, size in zip(begins.tolist(), lasts.tolist(), sizes.tolist(), strict=True):
+        for begin, end, size in segment_spans(entries):
             entry = entries[begin]
             if name != (key := (int(entry["segment"]), int(entry["nonce"]))):
                 if name != (-1, -1) and not may_go:
@@ -108,7 +112,7 @@ def expired_before(view: IndexView, settings: StreamSettings, now_ms: int) -> in
                 name, first = key, int(entry["first_offset"])
                 has_spare = settings.retain_bytes is not None and left >= settings.retain_bytes
             left -= size
-            is_old = settings.retain_ms is not None and entries["appended_ms"][last] < cutoff
+            is_old = settings.retain_ms is not None and entries["appended_ms"][end - 1] < cutoff
             may_go = is_old or (has_spare and left >= (settings.retain_bytes or 0))
             if not is_old and not has_spare:  # what is behind in the segment can only be younger
                 return first
@@ -149,6 +153,11 @@ class FrameLocation(NamedTuple):
 def segment_name(segment: int, nonce: int) -> str:
     """Return the name of a segment's file."""
     return f"{segment:020d}-{nonce:08x}.seg"
+
+
+def new_nonce(clock: Clock) -> int:
+    """Return a number of 32 bits that keeps files of one offset, or of one number, apart."""
+    return int(clock.new_id()[:8], 16)
 
 
 FOUND_WITHIN = 100_000
@@ -224,15 +233,33 @@ class SegmentReplacedError(Exception):
 
 
 class Log(ABC):
-    """One partition. Safe to call from many threads."""
+    """One partition. Safe to call from many threads.
+
+    Args:
+        stream: name of its stream.
+        partition: its number.
+        parts: settings, time and files.
+        settings: of the stream.
+    """
+
+    def __init__(
+        self, stream: str, partition: int, parts: BusContext, settings: SettingsStore
+    ) -> None:
+        self.stream, self.partition = stream, partition
+        self.context, self._settings = parts, settings
 
     @abstractmethod
     def view(self) -> IndexView:
         """Return the index as it is now."""
 
-    @abstractmethod
     def knows(self, producer: bytes, sequence: int) -> bool:
         """Say whether a producer has appended here under a sequence, of rows that are kept."""
+        while True:
+            view, last = self.view(), self.last(producer)
+            if last is None or last.sequence <= sequence:
+                return last is not None and last.sequence == sequence
+            with suppress(SegmentReplacedError):
+                return view.find(producer, sequence) is not None
 
     @abstractmethod
     def last(self, producer: bytes) -> LastAppend | None:
@@ -258,9 +285,9 @@ class Log(ABC):
             OffsetGoneError: it was dropped.
         """
 
-    @abstractmethod
     def gone(self, offset: int) -> OffsetGoneError:
         """Return the error for an offset below the oldest one that is kept."""
+        return offset_gone(self.stream, self.partition, offset, self.view().begin)
 
     @abstractmethod
     def append(self, chunks: Sequence[Bytes], draft: PendingAppend) -> Appended:
@@ -270,9 +297,10 @@ class Log(ABC):
             NotOwnerError: the draft is for a job that was taken over.
         """
 
-    @abstractmethod
     def adopt(self, path: Path, data: pa.Buffer, draft: PendingAppend) -> Appended:
         """Append all frames of a file in one step, by its name where that can be."""
+        del path
+        return self.append([data], draft)
 
     @abstractmethod
     def trim(self, before_offset: int | None, fence: Fence | None) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,26 +16,24 @@ import pyarrow as pa
 from headrace.bus.bus import Bus, Stream, check_existing_stream
 from headrace.bus.compaction import CompactedRows, Compaction
 from headrace.bus.index_table import (
-    ENTRY,
     NO_TIME,
     Entry,
     EntryTable,
     IndexView,
     Int64s,
     LastAppend,
+    entries_of,
 )
 from headrace.bus.log import (
     BusContext,
     CompactionRequest,
     FrameLocation,
     Log,
-    OffsetGoneError,
     PendingAppend,
     RowOffsets,
     SegmentReplacedError,
     encode_compacted,
     expired_before,
-    offset_gone,
     trim_limit,
 )
 from headrace.bus.log_stream import LogStream
@@ -108,11 +105,8 @@ class MemoryLog(Log):
         settings: SettingsStore,
         holds: MemoryCompactionPins,
     ) -> None:
-        self._holds = holds
-        self._stream = stream
-        self._partition = partition
-        self._settings = settings
-        self._clock, self._fences = parts.clock, parts.fences
+        super().__init__(stream, partition, parts, settings)
+        self._holds, self._clock, self._fences = holds, parts.clock, parts.fences
         self._lock = threading.Lock()
         self._table = EntryTable()
         self._segments: dict[int, pa.Buffer] = {}
@@ -122,10 +116,6 @@ class MemoryLog(Log):
         """Return the index as it is now."""
         with self._lock:
             return self._table.view()
-
-    def knows(self, producer: bytes, sequence: int) -> bool:
-        """Say whether a producer has appended here under a sequence."""
-        return self.view().find(producer, sequence) is not None
 
     def last(self, producer: bytes) -> LastAppend | None:
         """Return the last append of a producer."""
@@ -139,11 +129,7 @@ class MemoryLog(Log):
             if entry.first_offset >= begin:
                 raise SegmentReplacedError
             raise self.gone(entry.first_offset)
-        return data, f"partition {self._partition} in memory"
-
-    def gone(self, offset: int) -> OffsetGoneError:
-        """Return the error for an offset below the oldest one that is kept."""
-        return offset_gone(self._stream, self._partition, offset, self.view().begin)
+        return data, f"partition {self.partition} in memory"
 
     def append(self, chunks: Sequence[Bytes], draft: PendingAppend) -> Appended:
         """Append frames in one step."""
@@ -156,28 +142,21 @@ class MemoryLog(Log):
                 return duplicate
             first = table.next_offset
             place = FrameLocation(first, 0, 0, data.size)
-            entry = draft.entry(first, self._partition, place, self._clock.now_ms())
+            entry = draft.entry(first, self.partition, place, self._clock.now_ms())
             self._segments[first] = data
             fault("bus.frame_written")
-            table.extend(np.frombuffer(entry.pack(), ENTRY), "the index in memory")
+            table.extend(entries_of([entry]), "the index in memory")
             fault("bus.index_written")
             settings = self._settings.current()
             self._trim(expired_before(table.view(), settings, self._clock.now_ms()))
             return Appended(first, table.next_offset, False)
-
-    def adopt(self, path: Path, data: pa.Buffer, draft: PendingAppend) -> Appended:
-        """Append all frames of a file in one step; memory keeps a copy."""
-        return self.append([data], draft)
 
     def trim(self, before_offset: int | None, fence: Fence | None) -> int:
         """Drop the appends below an offset, or those that retention drops."""
         with self._lock:
             self._fences.check(fence)
             view, settings = self._table.view(), self._settings.current()
-            if before_offset is None:
-                self._trim(expired_before(view, settings, self._clock.now_ms()))
-            else:
-                self._trim(trim_limit(view, before_offset))
+            self._trim(trim_limit(view, before_offset, settings, self._clock.now_ms()))
             return self._table.begin
 
     def _trim(self, begin: int) -> None:
@@ -211,13 +190,12 @@ class MemoryLog(Log):
                 number = self._number = self._number - 1
                 data[number] = pa.py_buffer(b"".join(map(memoryview, result.chunks)))
                 place = FrameLocation(number, 0, 0, result.size)
-                entries.append(result.entry(self._partition, place))
+                entries.append(result.entry(self.partition, place))
             else:
                 entries.append(result)
         self._segments.update(data)
         if entries:
-            packed = b"".join(entry.pack() for entry in entries)
-            self._table.compact(np.frombuffer(packed, ENTRY), "the index in memory")
+            self._table.compact(entries_of(entries), "the index in memory")
             self._forget()
         return entries
 

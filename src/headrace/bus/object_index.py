@@ -135,7 +135,7 @@ class Head(NamedTuple):
             CorruptDataError: it is damaged, or another.
         """
         found = whole_entries(data, origin, partition)
-        header = Entry.unpack(found[0].tobytes()) if len(found) else None
+        header = Entry.at(found, 0) if len(found) else None
         if header is None or (header.kind, header.position, header.rows + 1) != (
             HEADER,
             number,
@@ -145,7 +145,9 @@ class Head(NamedTuple):
                 f"{origin} is damaged: expected head {number} of the index", file=origin
             )
         kinds = found["kind"]
-        parts = [IndexPart.read(Entry.unpack(one.tobytes())) for one in found[kinds == PART]]
+        parts = [
+            IndexPart.read(Entry.at(found, at)) for at in np.flatnonzero(kinds == PART).tolist()
+        ]
         is_entry = ~np.isin(kinds, (HEADER, CARRIED, PART))
         return cls(
             number,

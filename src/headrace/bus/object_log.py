@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -34,13 +33,13 @@ from headrace.bus.compaction import (
 from headrace.bus.file_log import SegmentMapCache
 from headrace.bus.index_table import (
     COMPACTED,
-    ENTRY,
     ENTRY_BYTES,
     NO_PRODUCER,
     Entries,
     Entry,
     IndexView,
     LastAppend,
+    entries_of,
 )
 from headrace.bus.log import (
     BusContext,
@@ -52,7 +51,7 @@ from headrace.bus.log import (
     SegmentReplacedError,
     expired_before,
     is_old,
-    offset_gone,
+    new_nonce,
     segment_name,
     trim_limit,
 )
@@ -86,7 +85,6 @@ SWEEP_EVERY = 16
 _WALKED = 3
 _AT_ONCE = 8
 _PARTS_HELD = 4
-_T = TypeVar("_T")
 
 
 class ObjectLog(Log):
@@ -115,15 +113,12 @@ class ObjectLog(Log):
         holds: CompactionPinObjects,
         run_soon: Callable[[Callable[[], None]], None],
     ) -> None:
-        self._folder, self._partition, self._stream = folder, partition, stream
-        self._rows, self._heads, self._parts_at = (
-            folder / "rows",
-            folder / "heads",
-            folder / "parts",
-        )
-        self._context, self._clock, self._files = parts, parts.clock, parts.files
+        super().__init__(stream, partition, parts, settings)
+        self._folder, self._rows = folder, folder / "rows"
+        self._heads, self._parts_at = folder / "heads", folder / "parts"
+        self._clock, self._files = parts.clock, parts.files
         self._options, self._fences = parts.settings, parts.fences
-        self._maps, self._settings, self._holds, self._run_soon = maps, settings, holds, run_soon
+        self._maps, self._holds, self._run_soon = maps, holds, run_soon
         self._process = os.getpid()
         self._begin()
 
@@ -155,25 +150,9 @@ class ObjectLog(Log):
             self._refresh()
             return self._now()
 
-    def knows(self, producer: bytes, sequence: int) -> bool:
-        """Say whether a producer has appended here under a sequence."""
-        return self._steadily(lambda view: view.find(producer, sequence)) is not None
-
-    def _steadily(self, look: Callable[[IndexView], _T]) -> _T:
-        while True:
-            view = self.view()
-            try:
-                return look(view)
-            except SegmentReplacedError:
-                continue
-
     def last(self, producer: bytes) -> LastAppend | None:
         """Return the last append of a producer, as of the last view."""
         return self._table.producers.last(producer)
-
-    def gone(self, offset: int) -> OffsetGoneError:
-        """Return the error for an offset below the oldest one that is kept."""
-        return offset_gone(self._stream, self._partition, offset, self.view().begin)
 
     def data(self, entry: Entry) -> tuple[pa.Buffer, str]:
         """Return the object of an entry, which is fetched unless this host has it."""
@@ -193,10 +172,10 @@ class ObjectLog(Log):
         return data, str(path)
 
     def _header(self, data: bytes, path: Path) -> Entry:
-        found = whole_entries(data, str(path), self._partition)
+        found = whole_entries(data, str(path), self.partition)
         if len(found) != 1:
             raise CorruptDataError(f"{path} is damaged: it has no entry", file=str(path))
-        return Entry.unpack(found[0].tobytes())
+        return Entry.at(found, 0)
 
     def _load(self, part: IndexPart) -> Entries:
         path = self._parts_at / part.name
@@ -206,7 +185,7 @@ class ObjectLog(Log):
             data = self._files.map(path).to_pybytes()
         except CorruptDataError:
             raise SegmentReplacedError from None
-        entries = whole_entries(data, str(path), self._partition)
+        entries = whole_entries(data, str(path), self.partition)
         self._loaded = dict([*self._loaded.items()][1 - _PARTS_HELD :]) | {part.name: entries}
         return entries
 
@@ -241,8 +220,7 @@ class ObjectLog(Log):
                     self._extend([entry])
 
     def _extend(self, entries: Iterable[Entry]) -> None:
-        data = b"".join(entry.pack() for entry in entries)
-        self._table.extend(np.frombuffer(data, ENTRY), str(self._rows))
+        self._table.extend(entries_of(entries), str(self._rows))
 
     def _peek(self, offset: int) -> Entry | None:
         """Return the entry of the append at an offset; ``None``: there is none."""
@@ -274,7 +252,7 @@ class ObjectLog(Log):
             names = self._files.names(self._heads)
             newest = int(names[-1]) if names else -1
             if newest < number:
-                raise stream_removed(self._stream)
+                raise stream_removed(self.stream)
             if newest == number:
                 self._confirmed_s = begun_s
                 return False
@@ -305,7 +283,7 @@ class ObjectLog(Log):
             data = self._files.read(path)
         except FileNotFoundError:
             return None
-        return Head.decode(data, number, str(path), self._partition)
+        return Head.decode(data, number, str(path), self.partition)
 
     def append(self, chunks: Sequence[Bytes], draft: PendingAppend) -> Appended:
         """Append frames in one step."""
@@ -321,10 +299,6 @@ class ObjectLog(Log):
         if is_due:
             self._run_soon(self.seal)
         return answer
-
-    def adopt(self, path: Path, data: pa.Buffer, draft: PendingAppend) -> Appended:
-        """Append all frames of a file in one step."""
-        return self.append([data], draft)
 
     def _tried(self, chunks: Sequence[Bytes], draft: PendingAppend) -> Appended | None:
         """Append behind all that is known; ``None``: somebody else has, look again."""
@@ -354,8 +328,8 @@ class ObjectLog(Log):
 
     def _entry(self, chunks: Sequence[Bytes], draft: PendingAppend) -> Entry:
         length = sum(memoryview(chunk).nbytes for chunk in chunks)
-        place = FrameLocation(self._table.next_offset, self._nonce(), ENTRY_BYTES, length)
-        entry = draft.entry(place.segment, self._partition, place, self._clock.now_ms())
+        place = FrameLocation(self._table.next_offset, new_nonce(self._clock), ENTRY_BYTES, length)
+        entry = draft.entry(place.segment, self.partition, place, self._clock.now_ms())
         if draft.job:
             return entry
         return entry._replace(span=int(self._clock.new_id(), 16) >> 2)  # to know it again
@@ -419,7 +393,7 @@ class ObjectLog(Log):
             self._refresh()
             view, before = self._now(), self._head
         begin = expired_before(view, settings, self._clock.now_ms())
-        packer = Packer(self, self._rows, self._partition, self._context)
+        packer = Packer(self, self._rows)
         with ExitStack() as undo:
             undo.callback(packer.undo)
             entries = packer.packed(from_offset(view.entries, begin), settings)
@@ -452,9 +426,10 @@ class ObjectLog(Log):
         """
         if head.number != self._head.number + 1:
             return False
-        carried = b"".join(one.pack() for one in self._table.producers.carried(self._partition))
-        head = head._replace(carried=np.frombuffer(carried, ENTRY))
-        head, part = with_parts(head, self._options.index_entries, self._nonce())
+        carried = entries_of(self._table.producers.carried(self.partition))
+        head, part = with_parts(
+            head._replace(carried=carried), self._options.index_entries, new_nonce(self._clock)
+        )
         if part is not None:
             self._files.write_new(self._parts_at / part[0].name, [part[1].tobytes()])
         before, tail = self._head, from_offset(self._table.entries, head.upto)
@@ -465,7 +440,7 @@ class ObjectLog(Log):
         else:
             gone = object_names(view.blocks())
         gone -= object_names([head.entries])
-        if not self._files.publish(self._head_path(head.number), head.encode(self._partition)):
+        if not self._files.publish(self._head_path(head.number), head.encode(self.partition)):
             return False
         self._install(head)
         if len(tail):
@@ -488,10 +463,7 @@ class ObjectLog(Log):
                 self._fences.check(fence)
                 view = self._now()
                 try:
-                    if before_offset is None:
-                        begin = expired_before(view, settings, self._clock.now_ms())
-                    else:
-                        begin = trim_limit(view, before_offset)
+                    begin = trim_limit(view, before_offset, settings, self._clock.now_ms())
                     if begin <= view.begin or self._publish(
                         self._following(self._head, view, begin), view
                     ):
@@ -518,7 +490,7 @@ class ObjectLog(Log):
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (
             self._compacting,
-            CompactionWriter(self, self._folder, self._partition, self._context, order) as writer,
+            CompactionWriter(self, self._folder, order) as writer,
         ):
             draft = self._draft(writer, order, limit)
             while draft.entries and not self._replaced(draft, limit):
@@ -550,17 +522,17 @@ class ObjectLog(Log):
             CompactionStoppedError: a hold was set meanwhile, or the partition was trimmed or
                 compacted by others; nothing has changed.
         """
-        with ExitStack() as undo, self._holds.announced(self._partition):
+        with ExitStack() as undo, self._holds.announced(self.partition):
             with self._lock:
                 self._refresh()
                 view, before = self._now(), self._head
             upto = draft.outcome.upto
             is_same = (view.begin, view.holder) == (draft.view.begin, draft.view.holder)
             if not is_same or limit(view) < upto:
-                raise changed_meanwhile(self._stream)
+                raise changed_meanwhile(self.stream)
             entries = self._put(draft, undo)
             fault("compact.segment_named")
-            packed = np.frombuffer(b"".join(one.pack() for one in entries), ENTRY)
+            packed = entries_of(entries)
             try:
                 rest = [packed, *view.blocks(upto)] if upto < view.next_offset else [packed]
             except SegmentReplacedError:
@@ -583,7 +555,7 @@ class ObjectLog(Log):
         nonces: dict[tuple[int, int], int] = {}
         for temporary, path in draft.files:
             segment, nonce = int(path.name[:20]), int(path.stem[21:], 16)
-            nonces[segment, nonce] = own = self._nonce()
+            nonces[segment, nonce] = own = new_nonce(self._clock)
             far = RemoteFile(self._rows / segment_name(segment, own))
             undo.callback(far.remove)
             far.storage.put_file(far.name, temporary)
@@ -617,9 +589,6 @@ class ObjectLog(Log):
         """Yield the objects of a folder; one that probes the storage has a hidden name."""
         far = RemoteFile(folder)
         return (one for one in far.storage.objects(far.name) if "/." not in one.name)
-
-    def _nonce(self) -> int:
-        return int(self._clock.new_id()[:8], 16)
 
 
 def _is_same(found: Entry, entry: Entry) -> bool:

@@ -14,8 +14,15 @@ from typing import NamedTuple
 import numpy as np
 
 from headrace.bus.compaction import starts_segment
-from headrace.bus.index_table import COMPACTED, ENTRY, Entries, Entry, segment_begins
-from headrace.bus.log import BusContext, Log, segment_name
+from headrace.bus.index_table import (
+    COMPACTED,
+    Entries,
+    Entry,
+    entries_of,
+    segment_begins,
+    segment_spans,
+)
+from headrace.bus.log import Log, new_nonce, segment_name
 from headrace.bus.object_index import PACKED
 from headrace.bus.stream_stores import StreamSettings
 from headrace.files import Bytes
@@ -41,7 +48,7 @@ def object_name(entry: Entry) -> str:
 def object_names(blocks: Iterable[Entries]) -> set[str]:
     """Return the names of the objects that entries lie in."""
     return {
-        object_name(_entry(block, at))
+        object_name(Entry.at(block, at))
         for block in blocks
         if len(block)
         for at in segment_begins(block).tolist()
@@ -65,15 +72,13 @@ class Packer:
     Args:
         log: of the partition.
         folder: of its objects.
-        partition: its number.
-        parts: settings, time and files.
     """
 
-    def __init__(self, log: Log, folder: Path, partition: int, parts: BusContext) -> None:
-        self._log, self._folder, self._partition = log, folder, partition
-        self._clock, self._files = parts.clock, parts.files
-        self._most_bytes = parts.settings.segment_bytes
-        self._most_entries = parts.settings.index_entries
+    def __init__(self, log: Log, folder: Path) -> None:
+        self._log, self._folder = log, folder
+        self._clock, self._files = log.context.clock, log.context.files
+        self._most_bytes = log.context.settings.segment_bytes
+        self._most_entries = log.context.settings.index_entries
         self._written: list[Path] = []
 
     def undo(self) -> None:
@@ -89,21 +94,17 @@ class Packer:
         """
         result = entries
         for begin, end in self._runs(entries, settings):
-            made = self._written_run([_entry(entries, at) for at in range(begin, end)])
+            made = self._written_run([Entry.at(entries, at) for at in range(begin, end)])
             result = np.concatenate([result[:begin], made, result[end:]])
         return result
 
     def _groups(self, entries: Entries) -> list[_Group]:
-        if not len(entries):
-            return []
-        begins = segment_begins(entries)
-        ends = [*begins[1:].tolist(), len(entries)]
         found = []
-        for begin, end in zip(begins.tolist(), ends, strict=True):
+        for begin, end, size in segment_spans(entries):
             part = entries[begin:end]
             is_packed = bool(part["flags"][0] & PACKED) or int(part["kind"][0]) == COMPACTED
             times = int(part["appended_ms"][0]), int(part["appended_ms"][-1])
-            found.append(_Group(begin, end, int(part["length"].sum()), is_packed, *times))
+            found.append(_Group(begin, end, size, is_packed, *times))
         return found
 
     def _runs(self, entries: Entries, settings: StreamSettings) -> list[tuple[int, int]]:
@@ -132,7 +133,7 @@ class Packer:
         return runs + _joined(run)
 
     def _written_run(self, entries: list[Entry]) -> Entries:
-        first, nonce = entries[0].first_offset, int(self._clock.new_id()[:8], 16)
+        first, nonce = entries[0].first_offset, new_nonce(self._clock)
         chunks: list[Bytes] = []
         made: list[Entry] = []
         position = 0
@@ -148,12 +149,8 @@ class Packer:
         path = self._folder / segment_name(first, nonce)
         self._written.append(path)
         self._files.write_new(path, chunks)
-        return np.frombuffer(b"".join(one.pack() for one in made), ENTRY)
+        return entries_of(made)
 
 
 def _joined(run: list[_Group]) -> list[tuple[int, int]]:
     return [(run[-1].begin, run[0].end)] if len(run) > 1 else []
-
-
-def _entry(entries: Entries, at: int) -> Entry:
-    return Entry.unpack(entries[at].tobytes())

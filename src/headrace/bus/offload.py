@@ -17,9 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from headrace.bus.index_table import IndexView, segment_begins
+from headrace.bus.index_table import IndexView, segment_spans
 from headrace.bus.log import segment_name
 from headrace.bus.stream_stores import StreamSettings, signed_json, verified_json
 from headrace.errors import HeadraceError, UnavailableError
@@ -58,11 +56,8 @@ def segments_of(view: IndexView) -> list[Segment]:
     """Return the segments that an index names, the oldest first."""
     found: list[Segment] = []
     for entries in view.blocks():
-        begins = segment_begins(entries)
-        lasts = np.append(begins[1:], len(entries)) - 1
-        sizes = np.add.reduceat(entries["length"], begins)
-        for begin, last, size in zip(begins.tolist(), lasts.tolist(), sizes.tolist(), strict=True):
-            entry, last_ms = entries[begin], int(entries["appended_ms"][last])
+        for begin, end, size in segment_spans(entries):
+            entry, last_ms = entries[begin], int(entries["appended_ms"][end - 1])
             key = int(entry["segment"]), int(entry["nonce"])
             if found and found[-1][1:3] == key:
                 before = found[-1]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
 from headrace.bus.bus import Stream, UncompactedStream
-from headrace.bus.readable import DelegatedLog, ExternalLog
-from headrace.bus.spec import Appended, Compacted, Fence, Producer, StreamSpec
+from headrace.bus.readable import DelegatedLog, ExternalLog, Taker
+from headrace.bus.spec import StreamSpec
 from headrace.bus.stream_stores import StreamSettings
 from headrace.errors import InvalidInputError
 
@@ -33,9 +30,10 @@ class ReadOnlyStream(UncompactedStream):
         said: what it is, in words.
     """
 
+    identity = ""
+
     def __init__(self, spec: StreamSpec, said: str) -> None:
         self.spec = self.created = spec
-        self.identity = ""
         self.said = said
 
     @property
@@ -43,7 +41,7 @@ class ReadOnlyStream(UncompactedStream):
         """Settings that say that no rows come."""
         return BoundedStreamSettings()
 
-    def refusing(self, take: Callable[[int, bytes, InvalidInputError], None]) -> ReadOnlyStream:
+    def refusing(self, take: Taker) -> ReadOnlyStream:
         """Return the same stream, whose rows that cannot be read go to a function.
 
         Args:
@@ -51,11 +49,6 @@ class ReadOnlyStream(UncompactedStream):
         """
         del take
         return self
-
-    def _refuse(self) -> NoReturn:
-        raise InvalidInputError(
-            f"stream {self.spec.name!r} is {self.said} here, by the settings, and can only be read"
-        )
 
     def begins(self) -> list[int]:
         """Return the first offset of each partition."""
@@ -76,60 +69,13 @@ class ReadOnlyStream(UncompactedStream):
         del ends, timeout_s
         return self.ends()
 
-    def append(
-        self,
-        partition: int,
-        batch: pa.RecordBatch | pa.Table,
-        *,
-        producer: Producer | None = None,
-        sequence: int | None = None,
-        fence: Fence | None = None,
-    ) -> Appended:
-        """Refuse."""
-        self._refuse()
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise InvalidInputError(
+            f"stream {self.spec.name!r} is {self.said} here, by the settings, and can only be read"
+        )
 
-    def append_file(
-        self,
-        partition: int,
-        path: Path,
-        ranges: Sequence[tuple[int, int]] | None = None,
-        *,
-        producer: Producer | None = None,
-        sequence: int | None = None,
-        fence: Fence | None = None,
-    ) -> Appended:
-        """Refuse."""
-        self._refuse()
-
-    def configure(self, *, fence: Fence | None = None, **changes: Any) -> StreamSettings:
-        """Refuse."""
-        self._refuse()
-
-    def evolve(
-        self,
-        schema: pa.Schema,
-        defaults: Mapping[str, Any] | None = None,
-        *,
-        fence: Fence | None = None,
-    ) -> StreamSpec:
-        """Refuse."""
-        self._refuse()
-
-    def trim(
-        self, partition: int, before_offset: int | None = None, *, fence: Fence | None = None
-    ) -> int:
-        """Refuse."""
-        self._refuse()
-
-    def compact(self, partition: int) -> Compacted:
-        """Refuse."""
-        self._refuse()
-
-    def _targets(self, producer: Producer | None, sequence: int | None) -> int:
-        self._refuse()
-
-    def _next_turn(self) -> int:
-        self._refuse()
+    append = append_file = configure = evolve = trim = compact = _refuse
+    _targets = _next_turn = _refuse
 
 
 class ExternalStream(DelegatedLog, ReadOnlyStream):
@@ -148,20 +94,16 @@ class ExternalStream(DelegatedLog, ReadOnlyStream):
         self.expired = log.expired
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # type: ignore[override]
         """What no other log has; asked for each time, because another log can have its name."""
         return self._log.identity
-
-    @identity.setter
-    def identity(self, value: str) -> None:
-        """Take nothing over: the log knows."""
 
     @property
     def settings(self) -> StreamSettings:
         """Settings that say that rows come in all partitions."""
         return StreamSettings()
 
-    def refusing(self, take: Callable[[int, bytes, InvalidInputError], None]) -> ExternalStream:
+    def refusing(self, take: Taker) -> ExternalStream:
         """Return the same stream, whose rows that cannot be read go to a function."""
         return ExternalStream(self._log.refusing(take), self.said)
 
@@ -175,9 +117,7 @@ def external_streams(streams: Mapping[str, Stream]) -> dict[str, ExternalStream]
     return {name: one for name, one in streams.items() if isinstance(one, ExternalStream)}
 
 
-def skipping_bad_rows(
-    stream: Stream, take: Callable[[int, bytes, InvalidInputError], None]
-) -> Stream:
+def skipping_bad_rows(stream: Stream, take: Taker) -> Stream:
     """Return a stream whose rows that cannot be read, if it may have any, go to a function.
 
     Args:

@@ -85,6 +85,11 @@ def encode_key(values: Sequence[object]) -> bytes:
     return b"".join([encode_value(value) for value in values])
 
 
+def encode_any(key: object) -> bytes:
+    """Return the encoding of a key as users give it: one value, or a tuple of several."""
+    return encode_key(key if isinstance(key, tuple) else (key,))
+
+
 def decode_key(data: bytes) -> tuple[Any, ...]:
     """Return the values of an encoded key.
 
@@ -156,53 +161,43 @@ FEW_KEYS = 64
 class EncodedKeys:
     """The keys of a batch: canonical bytes and hashes, in row order.
 
-    ``matrix`` holds keys of fixed width, shape (n, width), uint8; otherwise row i has
-    ``lengths[i]`` bytes at ``starts[i]`` of ``data``.
+    ``encoded`` is a matrix where all keys have one width, shape (n, width), uint8.
     """
 
-    matrix: UInt8s | None = None
-    data: UInt8s | None = None
-    starts: Int64s | None = None
-    lengths: Int64s | None = None
+    encoded: UInt8s | _Part
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        rows = self.matrix if self.matrix is not None else self.starts
-        return 0 if rows is None else len(rows)
+        keys = self.encoded
+        return len(keys.starts if isinstance(keys, _Part) else keys)
 
     def hashes(self, seed: int = 0) -> UInt64s:
         """Return XXH64 of each row's key; shape (n,). Keys are placed by that of seed 0."""
-        rows = len(self)
+        rows, keys = len(self), self.encoded
         if rows <= FEW_KEYS:
             return np.fromiter(map(xxh64_intdigest, self.to_list(), repeat(seed)), np.uint64, rows)
-        if self.matrix is not None:
-            return xxh64_rows(self.matrix, seed)
-        assert self.data is not None
-        assert self.starts is not None
-        assert self.lengths is not None
-        return xxh64_ragged(self.data, self.starts, self.lengths, seed)
+        if isinstance(keys, _Part):
+            return xxh64_ragged(keys.data, keys.starts, keys.lengths, seed)
+        return xxh64_rows(keys, seed)
 
     def with_groups(self, groups: npt.NDArray[np.integer]) -> list[bytes]:
         """Return each row's full key: its key group in 2 bytes, big endian, then the key."""
         prefix = groups.astype(">u2")
-        if self.matrix is not None:
+        if not isinstance(self.encoded, _Part):
             head = prefix.view(np.uint8).reshape(-1, 2)
-            return EncodedKeys(matrix=np.hstack([head, self.matrix])).to_list()
+            return EncodedKeys(np.hstack([head, self.encoded])).to_list()
         heads = prefix.tobytes()
         tails = self.to_list()
         return [heads[2 * row : 2 * row + 2] + tail for row, tail in enumerate(tails)]
 
     def to_list(self) -> list[bytes]:
         """Return each row's key as bytes."""
-        if self.matrix is not None:
-            data, width = self.matrix.tobytes(), self.matrix.shape[1]
-            return [data[at : at + width] for at in range(0, len(data), width)]
-        assert self.data is not None
-        assert self.starts is not None
-        assert self.lengths is not None
-        data = self.data.tobytes()
-        ends = (self.starts + self.lengths).tolist()
-        return [data[at:end] for at, end in zip(self.starts.tolist(), ends, strict=True)]
+        keys = self.encoded
+        if isinstance(keys, _Part):
+            data, ends = keys.data.tobytes(), (keys.starts + keys.lengths).tolist()
+            return [data[at:end] for at, end in zip(keys.starts.tolist(), ends, strict=True)]
+        data, width = keys.tobytes(), keys.shape[1]
+        return [data[at : at + width] for at in range(0, len(data), width)]
 
 
 def encode_columns(columns: Sequence[pa.Array]) -> EncodedKeys:
@@ -215,10 +210,7 @@ def encode_columns(columns: Sequence[pa.Array]) -> EncodedKeys:
         InvalidInputError: a value that cannot be a key.
     """
     found = list(map(_encoded, columns))
-    whole = found[0] if len(found) == 1 else _side_by_side(found)
-    if isinstance(whole, _Part):
-        return EncodedKeys(data=whole.data, starts=whole.starts, lengths=whole.lengths)
-    return EncodedKeys(matrix=whole)
+    return EncodedKeys(found[0] if len(found) == 1 else _side_by_side(found))
 
 
 def _encoded(column: pa.Array) -> UInt8s | _Part:
@@ -370,6 +362,7 @@ __all__ = [
     "EncodedKeys",
     "UInt64s",
     "decode_key",
+    "encode_any",
     "encode_columns",
     "encode_key",
     "encode_value",

@@ -20,7 +20,7 @@ from headrace.graph.operators import CALLBACK, COROUTINE
 from headrace.graph.operators import CallPolicy as Spec
 from headrace.graph.side_outputs import To
 from headrace.plan.stages import CallLimits
-from headrace.records.keys import encode_key
+from headrace.records.keys import encode_any
 from headrace.runtime.async_loop import CallLoop, Owner
 from headrace.runtime.async_rules import ApplyCall, BeginCall, CallEnd, CallScheduler, OpenCall
 from headrace.runtime.chunk import Chunk
@@ -182,7 +182,7 @@ class CallStore:
 
     def _get(self, key: Any, default: Any) -> Any:
         if self._writes:
-            found = self._writes.get(_code(key))
+            found = self._writes.get(encode_any(key))
             if found is not None:
                 return default if found[1] is _DELETED else found[1]
         self._store.enter(self._group)
@@ -191,7 +191,7 @@ class CallStore:
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key, once the call has ended well."""
-        code = _code(key)
+        code = encode_any(key)
         self._ask.here(lambda: self._writes.__setitem__(code, (key, value)))
 
     def delete(self, key: Any) -> None:
@@ -222,10 +222,6 @@ class CallStore:
         finally:
             while held:
                 store.restore(held.pop())
-
-
-def _code(key: Any) -> bytes:
-    return encode_key(key if isinstance(key, tuple) else (key,))
 
 
 class CallContext(Context):

@@ -24,7 +24,7 @@ from headrace.closeable import Closeable
 from headrace.durations import Duration, duration_ms
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 from headrace.graph.introspection import renamed_arguments
-from headrace.records.keys import decode_key, encode_key, key_group
+from headrace.records.keys import decode_key, encode_any, key_group
 from headrace.serving.table import KEY_GROUPS, LoadingError, MovedError, StaleError
 
 ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]\s]+):(\d{1,5})")
@@ -176,7 +176,7 @@ class Client(Closeable):
             UnavailableError: a server did not answer within ``retry_timeout``.
             CorruptDataError: a value is not of the declared type.
         """
-        encoded = [_encoded(key) for key in keys]
+        encoded = [encode_any(key) for key in keys]
         return self._retried(partial(self._read, encoded, -1 if at_least is None else at_least))
 
     def _read(self, encoded: Sequence[bytes], at_least: int) -> Read:
@@ -213,8 +213,8 @@ class Client(Closeable):
             high: the key to stop before; ``None``: to the last.
             limit: the most keys to yield.
         """
-        first = b"" if low is None else _encoded(low)
-        yield from self._rows("HR.RANGE", first, b"" if high is None else _encoded(high), limit)
+        first = b"" if low is None else encode_any(low)
+        yield from self._rows("HR.RANGE", first, b"" if high is None else encode_any(high), limit)
 
     def prefix(self, begin: Any, *, limit: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Yield the keys that begin with a prefix and their values, in the order of keys.
@@ -224,7 +224,7 @@ class Client(Closeable):
                 with.
             limit: the most keys to yield.
         """
-        low = _encoded(begin)
+        low = encode_any(begin)
         if isinstance(begin, str):
             low = low[:-2]  # without the mark at the end of a text
         yield from self._rows("HR.RANGE", low, low + b"\xff" * 16, limit)
@@ -388,10 +388,6 @@ class Client(Closeable):
             redis.close()
         if self._pool is not None:
             self._pool.shutdown()
-
-
-def _encoded(key: Any) -> bytes:
-    return encode_key(key if isinstance(key, tuple) else (key,))
 
 
 def _pairs(reply: Sequence[Any]) -> Mapping[str, Any]:

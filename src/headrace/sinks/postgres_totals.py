@@ -20,7 +20,7 @@ from headrace.errors import InvalidInputError
 from headrace.files import Bytes
 from headrace.graph.processors import PARTIAL, MonoidProcessor, PartialSink
 from headrace.graph.sinks import Receiver, SinkEpoch, SinkSite
-from headrace.records.keys import decode_key, encode_columns, encode_key
+from headrace.records.keys import decode_key, encode_any, encode_columns
 from headrace.redaction import SecretText, without_login
 from headrace.sinks.postgres import PostgresReceiver, resolved_url
 from headrace.sinks.postgres_table import (
@@ -62,7 +62,7 @@ class PostgresTotals(Closeable):
 
     def get_many(self, keys: Sequence[Any]) -> list[Any]:
         """Return the result of each key, with one query."""
-        names = [encode_key(key if isinstance(key, tuple) else (key,)) for key in keys]
+        names = [encode_any(key) for key in keys]
         query = f"SELECT {KEY}, {PARTIAL} FROM {self._table} WHERE {KEY} = ANY(%s)"
         found = {bytes(k): p for k, p in self._connection.execute(query, (names,)).fetchall()}
         return [self._shown([found[name]] if name in found else []) for name in names]

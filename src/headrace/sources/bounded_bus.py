@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -124,7 +124,8 @@ def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> BoundedSource
         _check_timed(spec.time, operator)
     if given.begin_ms is not None and spec.time == stream.spec.time:  # what its index is of
         begins = [
-            max(begin, _offset(stream, partition, given.begin_ms))
+            # Where the first append with such a row begins; rows before it are left out later.
+            max(begin, stream.offset_at(partition, given.begin_ms))
             for partition, begin in enumerate(begins)
         ]
     ends = [max(begin, end) for begin, end in zip(begins, ends, strict=True)]
@@ -137,11 +138,6 @@ def _of_stream(operator: Input, given: InputSettings, bus: Bus) -> BoundedSource
         begin_ms=given.begin_ms,
         end_ms=given.end_ms,
     )
-
-
-def _offset(stream: Stream, partition: int, time_ms: int) -> int:
-    """Where the first append with a row of that time begins; rows before it are left out later."""
-    return stream.offset_at(partition, time_ms)
 
 
 def _check_timed(time: str | None, operator: Input) -> None:
@@ -438,14 +434,12 @@ def preview_inputs(graph: JobGraph, bus: Bus, settings: Settings) -> Bus:
         InvalidInputError: an input cannot be what the settings say.
         LogAwayError: a log does not answer, and the graph does not say which columns it has.
     """
-    given = input_settings(graph, settings)
-    found = _found(graph, bus, settings, None, {n for n, one in given.items() if not one.address})
-    schemas = {one.stream: one.schema for one in graph.operators if isinstance(one, Input)}
-    for name, one in given.items():
+    found = {}
+    for name, (operator, given) in wanted_inputs(graph, settings).items():
         try:
-            found |= _found(graph, bus, settings, None, {name}) if one.address else {}
+            found[name] = find_source(operator, given, bus, settings, None)
         except LogAwayError:
-            if schemas.get(name) is None:
+            if given.address is None or operator.pattern or operator.schema is None:
                 raise
     return BoundedInputBus(bus, found) if found else bus
 
@@ -508,7 +502,12 @@ def resolve_inputs(
     held = {name: one for name, one in held.items() if not one.pattern or name in matched}
     # A log is the same however it is reached, and has rows that its list did not: asked again.
     again = {name for name in given if name not in held or held[name].address}
-    sources = held | _found(graph, bus.plain, settings, storage, again) | dict(frames or {})
+    found = {
+        name: find_source(operator, one, bus.plain, settings, storage)
+        for name, (operator, one) in asked.items()
+        if name in again
+    }
+    sources = held | found | dict(frames or {})
     if sources or load_listing(storage) is not None:
         save_listing(storage, sources, files)
     bus.use(sources)
@@ -552,16 +551,6 @@ def matched_sources(graph: JobGraph, settings: Settings) -> dict[str, BoundedSou
         name: _of_log(operator, given.address)
         for name, (operator, given) in wanted_inputs(graph, settings).items()
         if operator.pattern and given.address is not None
-    }
-
-
-def _found(
-    graph: JobGraph, bus: Bus, settings: Settings, storage: Path | None, names: Container[str]
-) -> dict[str, BoundedSource]:
-    return {
-        name: find_source(operator, given, bus, settings, storage)
-        for name, (operator, given) in wanted_inputs(graph, settings).items()
-        if name in names
     }
 
 

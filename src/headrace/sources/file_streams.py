@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from headrace.bus import OffsetBatch, Stream, StreamSpec
 from headrace.bus.read_only import ReadOnlyStream
+from headrace.bus.readable import Taker
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.records.schema import as_milliseconds, normalise
 from headrace.sources.files import DecompressedFile, LineReader, codec_of, open_address, open_text
@@ -318,9 +319,6 @@ class SplitReader:
             f"{address} has changed since the run began, which goes by the rows that it had; put "
             "it back, or start over"
         )
-
-
-Taker = Callable[[int, bytes, InvalidInputError], None]
 
 
 class _TimeRange:

@@ -24,6 +24,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 from pyarrow import fs
 
+from headrace.closeable import Closeable
 from headrace.errors import CorruptDataError, InvalidInputError, UnavailableError
 
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4", ".br": "brotli"}
@@ -60,7 +61,7 @@ def plain_name(address: str) -> str:
     return name[: -len(Path(name).suffix)] if codec_of(address) else name
 
 
-class DecompressedFile:
+class DecompressedFile(Closeable):
     """The plain bytes of a compressed file; reading forward is cheap, going back starts over.
 
     Args:
@@ -124,14 +125,6 @@ class DecompressedFile:
         if self._source is not None:
             self._source.close()
             self._source = None
-
-    def __enter__(self) -> DecompressedFile:
-        """Return itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file."""
-        self.close()
 
 
 Form = Literal["parquet", "csv", "jsonl"]

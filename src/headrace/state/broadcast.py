@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import InvalidInputError
-from headrace.records.keys import encode_columns, encode_key
+from headrace.records.keys import encode_any, encode_columns
 from headrace.records.messages import columns_to_lists, message_type, to_messages
 from headrace.records.schema import normalise
 
@@ -256,11 +256,7 @@ class BroadcastStore:
     def scan(self) -> Iterator[tuple[Any, Any]]:
         """Yield all keys and rows in canonical key order."""
         rows = self._rows
-
-        def place(key: Any) -> bytes:
-            return encode_key(key if isinstance(key, tuple) else (key,))
-
-        return ((key, rows[key]) for key in sorted(rows, key=place))
+        return ((key, rows[key]) for key in sorted(rows, key=encode_any))
 
     def put(self, key: Any, value: Any) -> NoReturn:
         """Refuse to write."""

@@ -1,7 +1,6 @@
 """A table of one task: what the epoch changed, over the runs that were committed.
 
-A lookup puts the rows of several runs together in the order of the keys; a scan takes a range of
-keys in canonical order.
+A lookup puts the rows of several runs together in the order of the keys.
 """
 
 from __future__ import annotations
@@ -12,20 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from headrace.errors import InvalidInputError
 from headrace.records.schema import WRITTEN, TableLayout, normalise
 from headrace.state.columns import (
-    ALL_HASHES,
-    HashRange,
     Int64s,
-    Mask,
     Rows,
     TableKeys,
     concatenated_columns,
     fixed_width_view,
-    flags,
     from_fixed_width,
     gather,
     no_columns,
@@ -33,71 +26,6 @@ from headrace.state.columns import (
 )
 from headrace.state.run_merge import LiveRowEstimate, TableSlice, merge_runs, merged_schema
 from headrace.state.sorted_run import BlockHit, SortedRun
-
-
-class KeyRange:
-    """Which rows have keys from ``low`` to before ``high``; either may name some columns only.
-
-    Nulls come before all values, NaN after all numbers.
-
-    Raises:
-        InvalidInputError: too many values, or one that is not of its column's type.
-    """
-
-    def __init__(
-        self, keys: pa.Schema, low: Sequence[object] | None, high: Sequence[object] | None
-    ) -> None:
-        self._keys = keys
-        self._low = _scalars(keys, low)
-        self._high = _scalars(keys, high)
-
-    def rows(self, batch: pa.RecordBatch) -> Rows | None:
-        """Return the rows of a batch that are in the range; ``None`` when all are."""
-        if not self._low and not self._high:
-            return None
-        columns = [batch.column(name) for name in self._keys.names]
-        inside = np.ones(batch.num_rows, bool)
-        if self._low:
-            inside &= ~_before(columns, self._low)
-        if self._high:
-            inside &= _before(columns, self._high)
-        return None if inside.all() else np.flatnonzero(inside)
-
-
-def _scalars(keys: pa.Schema, values: Sequence[object] | None) -> list[pa.Scalar]:
-    if values is None:
-        return []
-    if len(values) > len(keys):
-        raise InvalidInputError(f"found {len(values)} values for the key columns {keys.names}")
-    try:
-        return [pa.scalar(v, field.type) for v, field in zip(values, keys, strict=False)]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
-        raise InvalidInputError(f"{values!r} are no values of {keys.names}: {error}") from error
-
-
-def _before(columns: Sequence[pa.Array], values: Sequence[pa.Scalar]) -> Mask:
-    """Say which rows come before the values, which stand for the first columns."""
-    before = np.zeros(len(columns[0]), bool)
-    same = np.ones(len(columns[0]), bool)
-    for column, value in zip(columns, values, strict=False):
-        less, equal = _compared(column, value)
-        before |= same & less
-        same &= equal
-    return before
-
-
-def _compared(column: pa.Array, value: pa.Scalar) -> tuple[Mask, Mask]:
-    nulls = flags(column.is_null())
-    if not value.is_valid:
-        return np.zeros(len(column), bool), nulls
-    less = flags(pc.less(column, value).fill_null(True))
-    equal = flags(pc.equal(column, value).fill_null(False))
-    if pa.types.is_floating(column.type):
-        nans = flags(pc.is_nan(column).fill_null(False))
-        if value.as_py() != value.as_py():
-            return ~nans, nans
-        less &= ~nans
-    return less, equal
 
 
 @dataclass(frozen=True)
@@ -326,39 +254,27 @@ class ColumnarTable:
         *,
         cluster_from: int | None = None,
         cluster_below: int | None = None,
-        low: Sequence[object] | None = None,
-        high: Sequence[object] | None = None,
-        hashes: HashRange | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the live rows, as they are at the call, by cluster and hash.
 
         Args:
             cluster_from: the first cluster.
             cluster_below: the cluster before which to stop.
-            low: values of the first key columns; rows whose key comes before are left out.
-            high: values of the first key columns; rows whose key is theirs or comes after are
-                left out.
-            hashes: those of some key groups only.
 
         Yields:
             Batches of ``__hash``, ``__cluster`` where there are clusters, keys and values.
         """
-        part = TableSlice((cluster_from, cluster_below), hashes or ALL_HASHES)
-        wanted = KeyRange(self.layout.keys, low, high)
-        return self._scan([*self._committed, *self._changes], part, wanted, self._now_ms)
+        part = TableSlice((cluster_from, cluster_below))
+        return self._scan([*self._committed, *self._changes], part, self._now_ms)
 
     def _scan(
-        self, runs: Sequence[SortedRun], part: TableSlice, wanted: KeyRange, now_ms: int | None
+        self, runs: Sequence[SortedRun], part: TableSlice, now_ms: int | None
     ) -> Iterator[pa.RecordBatch]:
         hidden = WRITTEN if self.layout.ttl_ms is not None else None
         names = [name for name in self.layout.schema.names if name != hidden]
         for batch in merge_runs(runs, self.layout, True, now_ms, part):
-            rows = wanted.rows(batch)
             columns = [batch.column(name) for name in names]
-            if rows is not None:
-                columns = [gather(column, rows) for column in columns]
-            if len(columns[0]):
-                yield pa.RecordBatch.from_arrays(columns, names=names)
+            yield pa.RecordBatch.from_arrays(columns, names=names)
 
     def clusters(self) -> list[int]:
         """Return the clusters of all rows, rising; those of rows deleted since may be there too."""

@@ -132,6 +132,10 @@ class HashRange(NamedTuple):
         """Return the hashes that are in both; when none are, ``first`` is above ``last``."""
         return HashRange(max(self.first, other.first), min(self.last, other.last))
 
+    def of(self, hashes: UInt64s) -> Mask:
+        """Say which of some hashes are in it."""
+        return (hashes >= np.uint64(self.first)) & (hashes <= np.uint64(self.last))
+
     def holds(self, low: int, high: int) -> bool:
         """Say whether all hashes from ``low`` to ``high`` are in it."""
         return self.first <= low and high <= self.last

@@ -7,13 +7,13 @@ the processor's cache while its keys are handled; a scan sorts the keys of the g
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress, islice, repeat
 from operator import is_not, le
 from pathlib import Path
 
 from headrace.errors import ClosedError, InvalidInputError
-from headrace.state.backend import Backend, Changes, Columns, Position
+from headrace.state.backend import Backend, Changes, Position
 
 _GROUP_BYTES = 2
 
@@ -147,13 +147,6 @@ class MemoryBackend(Backend):
         for store, (keys, values) in changes.items():
             self._entries[store].apply(keys, values)
         self._position = position
-
-    def load(self, store: str, batches: Iterable[Columns]) -> None:
-        """Fill a dict that is empty."""
-        entries = self._of(store)
-        for keys, values in batches:
-            entries.apply(keys.to_pylist(), values.to_pylist())
-        self._position = None
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the value of each key."""

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import CorruptDataError, InvalidInputError
-from headrace.records.keys import decode_key, encode_key
+from headrace.records.keys import decode_key, encode_any, encode_key
 from headrace.state.store import ENTRY_OVERHEAD_BYTES, KeyValueStore, overlaid
 
 _SHOWN = 100
@@ -226,7 +226,7 @@ def _trimmed(groups: dict[int, CachedValues], room: int) -> dict[int, CachedValu
 LOADED_LIMIT = 1_000_000
 """Unchanged values kept within an epoch; beyond, they are dropped before the next batch."""
 
-_OBJECT_FACTOR = 3  # a Python object against its encoding, about
+OBJECT_FACTOR = 3  # a Python object against its encoding, about
 _SAMPLE = 32
 _BY_CODE, _CHANGED = itemgetter(1), attrgetter("changed")
 _PLAIN = frozenset((int, str, bytes))
@@ -238,7 +238,26 @@ class _Missing:
         return "<missing>"
 
 
-_MISSING: Any = _Missing()
+MISSING: Any = _Missing()
+"""Stands for the value of a key that has none."""
+
+
+def pack_value(store: str, value: Any) -> bytes | None:
+    """Return what a store keeps of a value; ``None``: it is ``MISSING``, and nothing is kept.
+
+    Raises:
+        InvalidInputError: it cannot keep it.
+    """
+    if value is MISSING:
+        return None
+    try:
+        return _encode(value)
+    except (TypeError, OverflowError, ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            f"store {store!r} cannot keep a {type(value).__name__}: {error}; "
+            "keep builtins, msgspec structs, dataclasses or containers of these",
+            store=store,
+        ) from error
 
 
 _ABSENT: Any = object()
@@ -332,7 +351,7 @@ class ObjectStore:
             value = self._values[key]
         except KeyError:
             value = self._load(key)
-        return default if value is _MISSING else value
+        return default if value is MISSING else value
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key; a value of ``None`` is a value."""
@@ -348,7 +367,7 @@ class ObjectStore:
     def delete(self, key: Any) -> None:
         """Delete a key; a missing key is not an error."""
         self._has_deletes = True
-        self.put(key, _MISSING)
+        self.put(key, MISSING)
 
     def hold(self, key: Any) -> KeySnapshot:
         """Return what a key has now, so that ``restore`` can bring it back.
@@ -359,8 +378,8 @@ class ObjectStore:
         if not (kind is int or kind is str or kind is bytes):
             key = self._ident(key)
         value = self._values.get(key, _ABSENT)
-        is_open = value is not _ABSENT and value is not _MISSING and type(value) not in _FIXED
-        kept = self._encode(value) if is_open else value
+        is_open = value is not _ABSENT and value is not MISSING and type(value) not in _FIXED
+        kept = pack_value(self._store.name, value) if is_open else value
         return KeySnapshot(self._values, self._changed, key, kept, is_open, self._changed.get(key))
 
     def restore(self, held: KeySnapshot) -> None:
@@ -376,10 +395,10 @@ class ObjectStore:
 
     def __contains__(self, key: object) -> bool:
         """Say whether a key has a value."""
-        return self.get(key, _MISSING) is not _MISSING
+        return self.get(key, MISSING) is not MISSING
 
     def scan(
-        self, low: Any = _MISSING, high: Any = _MISSING, *, prefix: Any = _MISSING
+        self, low: Any = MISSING, high: Any = MISSING, *, prefix: Any = MISSING
     ) -> Iterator[tuple[Any, Any]]:
         """Yield keys and values of the current key group in canonical key order.
 
@@ -392,13 +411,13 @@ class ObjectStore:
         """
         start = self._group.to_bytes(2, "big")
         begin, end = start, _after(start)
-        if prefix is not _MISSING:
-            begin = start + encode_key(prefix if isinstance(prefix, tuple) else (prefix,))
+        if prefix is not MISSING:
+            begin = start + encode_any(prefix)
             end = _after(begin)
-        if low is not _MISSING:
-            begin = max(begin, start + _encode_any(low))
-        if high is not _MISSING:
-            last = start + _encode_any(high)
+        if low is not MISSING:
+            begin = max(begin, start + encode_any(low))
+        if high is not MISSING:
+            last = start + encode_any(high)
             end = last if end is None else min(end, last)
         changed = {
             full: key
@@ -411,7 +430,7 @@ class ObjectStore:
     def _objects(
         self, committed: Iterator[tuple[bytes, bytes]], changed: list[tuple[bytes, Any]]
     ) -> Iterator[tuple[Any, Any]]:
-        laid = [(full, None if value is _MISSING else (value,)) for full, value in changed]
+        laid = [(full, None if value is MISSING else (value,)) for full, value in changed]
         for full, found in overlaid(committed, laid):
             key = decode_key(full[2:])
             value = self._decoded(found) if isinstance(found, bytes) else found[0]
@@ -468,7 +487,7 @@ class ObjectStore:
         found, fresh = cache.recall(group, fresh)
         if cache.kinds is None:
             found = {
-                key: _MISSING if raw is None else self._decoded(raw) for key, raw in found.items()
+                key: MISSING if raw is None else self._decoded(raw) for key, raw in found.items()
             }
         values.update(found)
         self._loaded += len(found)
@@ -484,7 +503,7 @@ class ObjectStore:
             for group, values, keys in places:
                 found = raws[begin : begin + len(keys)]
                 begin += len(keys)
-                decoded = [_MISSING if raw is None else decode(raw) for raw in found]
+                decoded = [MISSING if raw is None else decode(raw) for raw in found]
                 values.update(zip(keys, decoded, strict=True))
                 if self._cache is not None:
                     kept = found if self._cache.kinds is None else decoded
@@ -503,7 +522,7 @@ class ObjectStore:
             self._cache.misses += 1
         raw = self._store.get_many([encoded])[0]
         self._loaded += 1
-        value = _MISSING if raw is None else self._decoded(raw)
+        value = MISSING if raw is None else self._decoded(raw)
         if self._cache is not None:
             self._cache.note(self._group, [(key, raw if self._cache.kinds is None else value)])
         self._values[key] = value
@@ -527,7 +546,7 @@ class ObjectStore:
     def _ident(self, key: Any) -> Any:
         if isinstance(key, tuple) and len(key) > 1 and _PLAIN.issuperset(map(type, key)):
             return key
-        encoded = _encode_any(key)
+        encoded = encode_any(key)
         values = decode_key(encoded)
         if values and _PLAIN.issuperset(map(type, values)):
             return values if len(values) > 1 else values[0]
@@ -563,20 +582,11 @@ class ObjectStore:
         ]
         if not sizes:
             return 0
-        each = sum(sizes) / len(sizes) * _OBJECT_FACTOR + 2 * ENTRY_OVERHEAD_BYTES
+        each = sum(sizes) / len(sizes) * OBJECT_FACTOR + 2 * ENTRY_OVERHEAD_BYTES
         return int(each * count)
 
     def _size(self, value: Any) -> int:
-        return 1 if value is _MISSING else len(self._encode(value))
-
-    def _encode(self, value: Any) -> bytes:
-        try:
-            return _encode(value)
-        except (TypeError, OverflowError, ValueError, RecursionError) as error:
-            raise InvalidInputError(
-                f"store {self._store.name!r} cannot keep a {type(value).__name__}: {error}; "
-                "keep builtins, msgspec structs, dataclasses or containers of these"
-            ) from error
+        return len(pack_value(self._store.name, value) or b" ")
 
     def seal(self) -> None:
         """Encode the changes into the store below, in key order, and forget all objects.
@@ -620,7 +630,7 @@ class ObjectStore:
             cache.note(number, zip(changed, kept, strict=True))
             return
         for key, value in zip(changed, kept, strict=True):
-            if value is _MISSING or type(value) in kinds:
+            if value is MISSING or type(value) in kinds:
                 cache.note(number, [(key, value)])
             else:  # it reads back as something else
                 cache.drop(number, key)
@@ -628,10 +638,10 @@ class ObjectStore:
     def _encode_all(self, values: list[Any]) -> list[bytes | None]:
         try:
             if self._has_deletes:
-                return [None if value is _MISSING else _encode(value) for value in values]
+                return [None if value is MISSING else _encode(value) for value in values]
             return list(map(_encode, values))
         except (TypeError, OverflowError, ValueError, RecursionError):
-            return [None if value is _MISSING else self._encode(value) for value in values]
+            return [pack_value(self._store.name, value) for value in values]
 
     def discard(self) -> None:
         """Forget all objects, changed ones and those kept from earlier epochs too."""
@@ -667,10 +677,6 @@ def _runs(groups: npt.NDArray[np.uint16]) -> Iterator[tuple[int, int, int]]:
     begins = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist()] if len(groups) else []
     ends = [*begins[1:], len(groups)]
     yield from zip(groups[begins].tolist(), begins, ends, strict=False)
-
-
-def _encode_any(key: Any) -> bytes:
-    return encode_key(key if isinstance(key, tuple) else (key,))
 
 
 def _after(prefix: bytes) -> bytes | None:

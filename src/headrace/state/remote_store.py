@@ -22,8 +22,9 @@ from headrace.durations import duration_ms
 from headrace.errors import CorruptDataError, InvalidInputError
 from headrace.graph.operators import StoreSpec
 from headrace.graph.shared_stores import Remote
-from headrace.records.keys import encode_key
+from headrace.records.keys import encode_any
 from headrace.redaction import unset_variables, with_variables
+from headrace.state.object_store import LOADED_LIMIT, MISSING, OBJECT_FACTOR, pack_value
 from headrace.state.store import ENTRY_OVERHEAD_BYTES
 
 
@@ -225,14 +226,6 @@ def _size(key: bytes, value: bytes | None) -> int:
     return ENTRY_BYTES + len(key) + (0 if value is None else len(value))
 
 
-LOADED_LIMIT = 1_000_000
-"""Unchanged values kept within an epoch; beyond, they are dropped before the next batch."""
-
-_OBJECT_FACTOR = 3  # a Python object against its encoding, about
-_encode = msgspec.msgpack.Encoder().encode
-_MISSING: Any = type("_Missing", (), {"__repr__": lambda self: "<missing>"})()
-
-
 class RemoteStore:
     """Keyed values on a server: at-least-once, see the top of this file.
 
@@ -282,7 +275,7 @@ class RemoteStore:
         value = self._values.get(full, self)
         if value is self:
             value = self._keep([full], self._read([full]))[0]
-        return default if value is _MISSING else value
+        return default if value is MISSING else value
 
     async def get_async(self, key: Any, default: Any = None) -> Any:
         """Return the value of a key without holding up other requests on the same loop."""
@@ -299,25 +292,24 @@ class RemoteStore:
 
     @staticmethod
     def _or(value: Any, default: Any) -> Any:
-        return default if value is _MISSING else value
+        return default if value is MISSING else value
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key; a value of ``None`` is a value."""
         full = self._full(key)
         if self._is_blocking:
-            raw = None if value is _MISSING else self._encoded(value)
-            self._write([full], [raw])
+            self._write([full], [pack_value(self.name, value)])
             return
         self._values[full] = value
         self._changed[full] = None
 
     def delete(self, key: Any) -> None:
         """Delete a key; a missing key is not an error."""
-        self.put(key, _MISSING)
+        self.put(key, MISSING)
 
     def __contains__(self, key: object) -> bool:
         """Say whether a key has a value."""
-        return self.get(key, _MISSING) is not _MISSING
+        return self.get(key, MISSING) is not MISSING
 
     def scan(self, *_: Any, **__: Any) -> Any:
         """Refuse: the server keeps no order.
@@ -345,7 +337,7 @@ class RemoteStore:
 
     def prefetch_async(self, keys: Sequence[Any]) -> None:
         """Load the values of keys with many requests in flight, and wait for all of them."""
-        self._load([self._bare(key) for key in keys], self._read_async)
+        self._load([encode_any(key) for key in keys], self._read_async)
 
     def _load(
         self, encoded: Sequence[bytes], read: Callable[[list[bytes]], list[bytes | None]]
@@ -387,7 +379,7 @@ class RemoteStore:
         """Decode values, and remember them for the epoch where it is not blocking."""
         decode = self._decode
         try:
-            values = [_MISSING if raw is None else decode(raw) for raw in raws]
+            values = [MISSING if raw is None else decode(raw) for raw in raws]
         except msgspec.DecodeError as error:
             raise self._unreadable(error) from error
         if not self._is_blocking:
@@ -414,7 +406,7 @@ class RemoteStore:
         """
         fulls = list(self._changed)
         values = self._values
-        raws = [None if values[full] is _MISSING else self._encoded(values[full]) for full in fulls]
+        raws = [pack_value(self.name, values[full]) for full in fulls]
         self._values, self._changed = {}, {}
         self._sealed = fulls, raws
 
@@ -454,11 +446,8 @@ class RemoteStore:
         if not sample:
             return 0
         values = self._values
-        sizes = [
-            len(full) + (0 if values[full] is _MISSING else len(self._encoded(values[full])))
-            for full in sample
-        ]
-        each = sum(sizes) / len(sizes) * _OBJECT_FACTOR + ENTRY_OVERHEAD_BYTES
+        sizes = [len(full) + len(pack_value(self.name, values[full]) or b"") for full in sample]
+        each = sum(sizes) / len(sizes) * OBJECT_FACTOR + ENTRY_OVERHEAD_BYTES
         return int(each * len(self._changed))
 
     def close(self) -> None:
@@ -466,21 +455,7 @@ class RemoteStore:
         self._client.close()
 
     def _full(self, key: Any) -> bytes:
-        return self._prefix + self._bare(key)
-
-    @staticmethod
-    def _bare(key: Any) -> bytes:
-        return encode_key(key if isinstance(key, tuple) else (key,))
-
-    def _encoded(self, value: Any) -> bytes:
-        try:
-            return _encode(value)
-        except (TypeError, OverflowError, ValueError, RecursionError) as error:
-            raise InvalidInputError(
-                f"store {self.name!r} cannot keep a {type(value).__name__}: {error}; "
-                "keep builtins, msgspec structs, dataclasses or containers of these",
-                store=self.name,
-            ) from error
+        return self._prefix + encode_any(key)
 
     def _unreadable(self, error: Exception) -> Exception:
         where = f"store {self.name!r} holds a value that does not read as {self._value!r}"

@@ -180,24 +180,14 @@ class RestoreCounts:
 
 
 @contextmanager
-def _reading(path: Path, epoch: int | None, backend: Backend) -> Iterator[None]:
-    """Name file and epoch of a committed file that is damaged."""
-    try:
-        yield
-    except CorruptDataError as error:
-        if not backend.is_damaged:
-            where = {"file": str(path)} if epoch is None else {"file": str(path), "epoch": epoch}
-            error.fields = {**where, **error.fields}
-        raise
-
-
-@contextmanager
-def _reading_all(epochs: Mapping[Path, int], first: int | None, backend: Backend) -> Iterator[None]:
-    """The same while several files are read at once; the error says which one it is."""
+def _naming_epochs(chain: SegmentChain, backend: Backend) -> Iterator[None]:
+    """Say in the error of a committed file that is damaged of which epoch it is."""
     try:
         yield
     except CorruptDataError as error:
         if not backend.is_damaged and "file" in error.fields:
+            epochs = {path: step.position.epoch for step in chain.steps for path in step.paths}
+            first = None if chain.start is None else chain.start.epoch
             epoch = epochs.get(Path(str(error.fields["file"])), first)
             if epoch is not None:
                 error.fields = {"epoch": epoch, **error.fields}
@@ -263,10 +253,11 @@ class StateRestorer:
         chain = source.chain(name.stage, name.task, name.groups, backend.position)
         if not self._goes_on(backend, chain):
             chain = source.chain(name.stage, name.task, name.groups, None)
-        if chain.start is None or chain.start != backend.position:
-            self._rebuild(backend, stores, chain, counts)
-        else:
-            self._go_on(backend, stores, chain, counts)
+        with _naming_epochs(chain, backend):
+            if chain.start is None or chain.start != backend.position:
+                self._rebuild(backend, stores, chain, counts)
+            else:
+                self._go_on(backend, stores, chain, counts)
         if backend.position != target:
             backend.apply({}, target)
 
@@ -277,9 +268,8 @@ class StateRestorer:
         for step in chain.steps:
             changes: dict[str, Changes] = {}
             for path in step.paths:
-                with _reading(path, step.position.epoch, backend):
-                    reader = self._step_reader(path, step, chain, counts)
-                    self._read_step(reader, stores, changes, counts)
+                reader = self._step_reader(path, step, chain, counts)
+                self._read_step(reader, stores, changes, counts)
             backend.apply(changes, step.position)
         if counts.bytes_read - before >= FLUSH_BYTES:
             backend.flush(wait=False)
@@ -296,7 +286,7 @@ class StateRestorer:
         if not first.is_within(held):
             return True
         for path in first.paths:
-            with _reading(path, first.position.epoch, backend):
+            with _naming_epochs(chain, backend):
                 reader = SegmentReader(self._files, path, chain.checksums.get(path))
             if (held.epoch, held.digest) not in reader.header.covers:
                 return False
@@ -314,12 +304,10 @@ class StateRestorer:
                 task=self.name.task,
             )
         backend.clear()
-        sources = self._sources(chain, backend, counts)
-        epochs = {path: step.position.epoch for step in chain.steps for path in step.paths}
+        sources = self._sources(chain, counts)
         for store in stores:
             merged = merge_entries(store, sources, drop_deleted=True)
-            with _reading_all(epochs, chain.start and chain.start.epoch, backend):
-                backend.load(store, _counted(merged, [reader for reader, _ in sources], counts))
+            backend.load(store, _counted(merged, [reader for reader, _ in sources], counts))
         stands = chain.steps[-1].position if chain.steps else chain.start
         if stands is not None:
             backend.apply({}, stands)
@@ -327,19 +315,18 @@ class StateRestorer:
             backend.flush(wait=False)
 
     def _sources(
-        self, chain: SegmentChain, backend: Backend, counts: RestoreCounts
+        self, chain: SegmentChain, counts: RestoreCounts
     ) -> list[tuple[SegmentReader, tuple[int, int]]]:
         """Open all files, oldest first, each with the key groups to take of it."""
         found = []
         for path, groups in chain.snapshots(self.name.groups):
             # Where a lineage began, it began with the files of the one before, of any kind.
-            with _reading(path, chain.start and chain.start.epoch, backend):
-                found.append((self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts), groups))
-        for step in chain.steps:
-            for path in step.paths:
-                with _reading(path, step.position.epoch, backend):
-                    reader = self._step_reader(path, step, chain, counts)
-                    found.append((reader, self.name.groups))
+            found.append((self._reader(path, (SNAPSHOT, CHANGELOG), chain, counts), groups))
+        found += [
+            (self._step_reader(path, step, chain, counts), self.name.groups)
+            for step in chain.steps
+            for path in step.paths
+        ]
         return found
 
     def _step_reader(

@@ -106,14 +106,9 @@ class _Cursor:
                 self.left[-1] = (piece, cut, end)
                 break
             self.left.pop()
-        return batches if self.only is None else [_within(b, self.only) for b in batches]
-
-
-def _within(batch: pa.RecordBatch, hashes: HashRange) -> pa.RecordBatch:
-    own = numbers(batch.column(0), np.uint64)
-    return batch.filter(
-        pa.array((own >= np.uint64(hashes.first)) & (own <= np.uint64(hashes.last)))
-    )
+        if (only := self.only) is None:
+            return batches
+        return [b.filter(pa.array(only.of(numbers(b.column(0), np.uint64)))) for b in batches]
 
 
 def _place_of(piece: Block, row: int) -> SortPosition:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, cached_property, lru_cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, cached_property, lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -104,9 +104,9 @@ class BlockWriter:
                     yield self._filter(piece, hashes).batch()
 
     def _filter(self, piece: pa.RecordBatch, hashes: UInt64s) -> BloomFilter:
-        if CLUSTER not in self._schema.names:
-            return BloomFilter.build(hashes)
-        return BloomFilter.build_clustered(hashes, numbers(piece.column(CLUSTER), np.int64))
+        has_clusters = CLUSTER in self._schema.names
+        clusters = numbers(piece.column(CLUSTER), np.int64) if has_clusters else None
+        return BloomFilter.build(hashes, clusters)
 
     @property
     def rows(self) -> int:
@@ -235,11 +235,6 @@ class SegmentReader:
         """All sections, in file order."""
         return self._footer.sections
 
-    def section(self, stage: str, task: int, store: str) -> Section | None:
-        """Return the section of one store of one task, ``None`` when it changed nothing."""
-        wanted = (stage, task, store)
-        return next((s for s in self.sections if (s.stage, s.task, s.store) == wanted), None)
-
     def read(
         self, store: str, groups: tuple[int, int] = ALL_GROUPS
     ) -> tuple[list[bytes], list[bytes | None]]:
@@ -263,23 +258,16 @@ class SegmentReader:
         self, store: str, groups: tuple[int, int] = ALL_GROUPS
     ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
         """Yield what ``read`` returns, frame by frame, so that a snapshot is not held whole."""
-        for section in self._entries(store, groups):
-            yield from self._section_batches(section, *groups)
-
-    def task_batches(
-        self, stage: str, task: int, store: str
-    ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-        """Yield the changes of one store of one task, frame by frame; none is fine."""
-        section = self.section(stage, task, store)
-        if section is not None:
-            yield from self._section_batches(section, *ALL_GROUPS)
+        for keys, values in self.columns(store, groups):
+            yield _to_list(keys), _to_list(values)
 
     def columns(
         self, store: str, groups: tuple[int, int] = ALL_GROUPS
     ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
         """Yield what ``read`` returns, frame by frame, as columns of the mapped file."""
         for section in self._entries(store, groups):
-            yield from self._section_columns(section, *groups)
+            for batch in self._rows(section, *groups):
+                yield batch.column(1), batch.column(2)
 
     def keys(self, store: str, groups: tuple[int, int] = ALL_GROUPS) -> Iterator[pa.BinaryArray]:
         """Yield the full keys alone; values are neither read nor verified."""
@@ -351,18 +339,6 @@ class SegmentReader:
                 error.message, file=str(self.path), epoch=self.header.epoch
             ) from error
 
-    def _section_batches(
-        self, section: Section, low: int, high: int
-    ) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-        for keys, values in self._section_columns(section, low, high):
-            yield _to_list(keys), _to_list(values)
-
-    def _section_columns(
-        self, section: Section, low: int, high: int
-    ) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
-        for batch in self._rows(section, low, high):
-            yield batch.column(1), batch.column(2)
-
     def _rows(
         self, section: Section, low: int, high: int, columns: Sequence[int] | None = None
     ) -> Iterator[pa.RecordBatch]:
@@ -409,7 +385,7 @@ class SegmentReader:
                     if piece.has_filter:
                         self.filter_of(section, number)
                 continue
-            for _ in self._section_batches(section, *ALL_GROUPS):
+            for _ in self._rows(section, *ALL_GROUPS):
                 pass
 
     def _read_footer(self, checksum: int | None) -> Footer:
@@ -510,8 +486,8 @@ def _open(
         Block(
             layout,
             piece,
-            _loader(reader, section, number, piece),
-            _filter_loader(reader, section, number) if piece.has_filter else None,
+            partial(reader.piece, section, number),  # checksums say that it has these rows
+            cache(partial(_filter_words, reader, section, number)) if piece.has_filter else None,
         )
         for number, piece in enumerate(info.pieces)
         if piece.low_hash <= wanted.last and piece.high_hash >= wanted.first
@@ -525,26 +501,5 @@ def _open(
     return SortedRun(layout, pieces, size, wanted)
 
 
-def _loader(
-    reader: SegmentReader, section: Section, number: int, info: BlockInfo
-) -> Callable[[], pa.RecordBatch]:
-    def load() -> pa.RecordBatch:
-        batch = reader.piece(section, number)
-        if batch.num_rows != info.rows:
-            raise CorruptDataError(
-                f"segment {reader.path} of epoch {reader.header.epoch} is damaged: piece {number} "
-                f"of store {section.store!r} has {batch.num_rows} rows, expected {info.rows}",
-                file=str(reader.path),
-                epoch=reader.header.epoch,
-            )
-        return batch
-
-    return load
-
-
-def _filter_loader(reader: SegmentReader, section: Section, number: int) -> Callable[[], UInt64s]:
-    @cache
-    def load() -> UInt64s:
-        return numbers(reader.filter_of(section, number).column(0), np.uint64)
-
-    return load
+def _filter_words(reader: SegmentReader, section: Section, number: int) -> UInt64s:
+    return numbers(reader.filter_of(section, number).column(0), np.uint64)

@@ -46,51 +46,35 @@ class BloomFilter:
     """Says which hashes may be in a piece.
 
     Args:
-        low: the lowest hash of the piece.
-        high: the highest one.
         words: of ``build``.
+        low: the lowest hash of the piece; where there are clusters, of all.
+        high: the highest one; the same.
     """
 
-    def __init__(self, low: int, high: int, words: UInt64s) -> None:
-        self._low, self._words = np.uint64(low), words
+    def __init__(self, words: UInt64s, low: int = 0, high: int = _HIGHEST) -> None:
+        self._low, self.words = np.uint64(low), words
         bits = (high - low).bit_length()
         self._shift = np.uint64(max(0, bits - 32))
         self._bits = np.uint64(min(bits, 32))
 
     @classmethod
-    def build(cls, hashes: UInt64s) -> BloomFilter:
-        """Make the filter of sorted hashes."""
+    def build(cls, hashes: UInt64s, clusters: Int64s | None = None) -> BloomFilter:
+        """Make the filter of sorted hashes, or of hashes in any order with their clusters."""
         words = np.zeros(max(1, len(hashes) // _ROWS_A_WORD), np.uint64)
-        made = cls(int(hashes[0]), int(hashes[-1]), words)
-        made._fill(hashes)
+        if clusters is None:
+            made = cls(words, int(hashes[0]), int(hashes[-1]))
+        else:
+            made, hashes = cls(words), np.sort(_apart(hashes, clusters))
+        at = made._places(hashes)
+        starts = np.flatnonzero(np.concatenate([[True], at[1:] != at[:-1]]))
+        words[at[starts]] = np.bitwise_or.reduceat(_masks(hashes), starts)
         return made
-
-    @classmethod
-    def build_clustered(cls, hashes: UInt64s, clusters: npt.NDArray[np.int64]) -> BloomFilter:
-        """Make the filter of rows in any order that have clusters; see ``clustered``."""
-        apart = np.sort(_apart(hashes, clusters))
-        words = np.zeros(max(1, len(apart) // _ROWS_A_WORD), np.uint64)
-        made = cls(0, _HIGHEST, words)
-        made._fill(apart)
-        return made
-
-    @classmethod
-    def clustered(cls, words: UInt64s) -> BloomFilter:
-        """Return the filter that ``build_clustered`` made the words of."""
-        return cls(0, _HIGHEST, words)
-
-    @property
-    def words(self) -> UInt64s:
-        """The filter itself."""
-        return self._words
 
     def batch(self) -> pa.RecordBatch:
         """Return the words for a file."""
-        return pa.RecordBatch.from_arrays([pa.array(self._words)], schema=SCHEMA)
+        return pa.RecordBatch.from_arrays([pa.array(self.words)], schema=SCHEMA)
 
-    def may_hold(
-        self, hashes: UInt64s, clusters: npt.NDArray[np.int64] | None = None
-    ) -> npt.NDArray[np.bool_]:
+    def may_hold(self, hashes: UInt64s, clusters: Int64s | None = None) -> Mask:
         """Say of each hash between the lowest and the highest whether it may be there.
 
         Args:
@@ -99,20 +83,15 @@ class BloomFilter:
         """
         hashes = hashes if clusters is None else _apart(hashes, clusters)
         masks = _masks(hashes)
-        found: npt.NDArray[np.bool_] = (self._words[self._places(hashes)] & masks) == masks
+        found: Mask = (self.words[self._places(hashes)] & masks) == masks
         return found
 
-    def _fill(self, hashes: UInt64s) -> None:
-        at = self._places(hashes)
-        starts = np.flatnonzero(np.concatenate([[True], at[1:] != at[:-1]]))
-        self._words[at[starts]] = np.bitwise_or.reduceat(_masks(hashes), starts)
-
     def _places(self, hashes: UInt64s) -> UInt64s:
-        scaled = ((hashes - self._low) >> self._shift) * np.uint64(len(self._words))
+        scaled = ((hashes - self._low) >> self._shift) * np.uint64(len(self.words))
         return scaled >> self._bits
 
 
-def _apart(hashes: UInt64s, clusters: npt.NDArray[np.int64]) -> UInt64s:
+def _apart(hashes: UInt64s, clusters: Int64s) -> UInt64s:
     return hashes ^ (clusters.view(np.uint64) * _ODD)
 
 
@@ -229,12 +208,6 @@ class Block:
         layout = self._layout
         return [self.batch.column(at) for at in range(layout.first_key, layout.first_value)]
 
-    @property
-    def values(self) -> list[pa.Array]:
-        """The value columns."""
-        begin = self._layout.first_value
-        return [self.batch.column(begin + at) for at in range(len(self._layout.values))]
-
     def likely(self, keys: TableKeys, wanted: Rows) -> Rows:
         """Leave out wanted keys that are certainly not here, if that is worth asking.
 
@@ -242,13 +215,12 @@ class Block:
         """
         if self._load_filter is None:
             return wanted
-        info, hashes = self.info, keys.hashes[wanted]
+        words, hashes = self._load_filter(), keys.hashes[wanted]
         if keys.clusters is None:
-            filter_ = BloomFilter(info.low_hash, info.high_hash, self._load_filter())
+            filter_ = BloomFilter(words, self.info.low_hash, self.info.high_hash)
             found = filter_.may_hold(hashes)
         else:
-            filter_ = BloomFilter.clustered(self._load_filter())
-            found = filter_.may_hold(hashes, keys.clusters[wanted])
+            found = BloomFilter(words).may_hold(hashes, keys.clusters[wanted])
         if np.count_nonzero(found) > _MOST_HELD * len(wanted) and len(wanted) >= _MEANINGFUL:
             self._load_filter = None
         return wanted[found]
@@ -431,9 +403,7 @@ class SortedRun:
         for piece in self.pieces:
             rows = piece.written_between(begin, end)
             if len(rows) and self.hashes != ALL_HASHES:
-                hashes = piece.hashes[rows]
-                first, last = (np.uint64(bound) for bound in self.hashes)
-                rows = rows[(hashes >= first) & (hashes <= last)]
+                rows = rows[self.hashes.of(piece.hashes[rows])]
             if len(rows):
                 yield piece, rows
 
@@ -451,9 +421,7 @@ class SortedRun:
     def find(self, keys: TableKeys, wanted: Rows) -> Iterator[BlockHit]:
         """Yield where the wanted keys are; those that are not here are left out."""
         if self.hashes != ALL_HASHES:
-            hashes = keys.hashes[wanted]
-            first, last = np.uint64(self.hashes.first), np.uint64(self.hashes.last)
-            wanted = wanted[(hashes >= first) & (hashes <= last)]
+            wanted = wanted[self.hashes.of(keys.hashes[wanted])]
         for piece in self.pieces:
             begin = _bound(keys, wanted, piece.info.first, "left")
             end = _bound(keys, wanted, piece.info.last, "right")

@@ -97,7 +97,7 @@ def test_pairs_are_those_of_one_key_that_are_near(
 
 
 def numbers(held: Block, rows: np.ndarray) -> list[int]:
-    return np.asarray(held.values[0].to_numpy())[rows].tolist()
+    return np.asarray(held.batch.column("n").to_numpy())[rows].tolist()
 
 
 def test_many_rows_of_one_key_are_not_looked_at_one_by_one() -> None:

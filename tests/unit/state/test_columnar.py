@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from itertools import pairwise
 
@@ -16,7 +15,7 @@ from headrace.records.keys import encode_columns, key_groups
 from headrace.records.schema import TableLayout
 from headrace.state.columnar_table import ColumnarTable
 from headrace.state.columns import TableKeys, hash_range
-from headrace.state.run_merge import merge_runs
+from headrace.state.run_merge import TableSlice, merge_runs
 from headrace.state.sorted_run import SortedRun
 
 IDS = pa.schema([("id", pa.int64())])
@@ -135,10 +134,11 @@ def test_a_scan_can_be_of_some_key_groups() -> None:
         put(table, range(200), range(200), [n % 3 for n in range(200)] if layout.cluster else None)
         commit(table)
         groups = key_groups(encode_columns([pa.array(range(200))]).hashes(), 8)
-        parts = [rows(table, hashes=hash_range(g, g + 2, 8)) for g in (0, 2, 4, 6)]
-        assert sorted(row for part in parts for row in part) == rows(table)
-        expected = {n for n in range(200) if groups[n] in (2, 3)}
-        assert {row[-1] for row in parts[1]} == expected
+        for group in (0, 2, 4, 6):
+            part = TableSlice(hashes=hash_range(group, group + 2, 8))
+            found = merge_runs(table.runs, layout, True, part=part)
+            counts = [n for batch in found for n in batch["count"].to_pylist()]
+            assert sorted(counts) == [n for n in range(200) if groups[n] in (group, group + 1)]
 
 
 def test_the_hashes_of_all_groups_are_all_hashes() -> None:
@@ -148,45 +148,6 @@ def test_the_hashes_of_all_groups_are_all_hashes() -> None:
         assert all(a.last + 1 == b.first for a, b in pairwise(ranges))
         ends = np.array([edge for found in ranges for edge in found], np.uint64)
         assert key_groups(ends, total).tolist() == [g for g in range(total) for _ in range(2)]
-
-
-def test_a_scan_of_a_range_of_keys_follows_the_canonical_order() -> None:
-    layout = TableLayout(pa.schema([("x", pa.float64()), ("n", pa.string())]), COUNTS)
-    order = [
-        (None, "b"),
-        (-math.inf, ""),
-        (1.0, None),
-        (1.0, ""),
-        (1.0, "b"),
-        (2.0, "a"),
-        (math.nan, "a"),
-    ]
-    batch = pa.record_batch(
-        {"x": pa.array([x for x, _ in order], pa.float64()), "n": [n for _, n in order]}
-    )
-    keys = TableKeys.of(layout, batch)
-    table = ColumnarTable(layout)
-    table.put(keys, pa.record_batch({"count": pa.array(keys.order)}))
-
-    def counts(low=None, high=None) -> list[int]:
-        found = [n for b in table.scan(low=low, high=high) for n in b["count"].to_pylist()]
-        return sorted(found)
-
-    for first, low in enumerate(order):
-        assert counts(low) == list(range(first, len(order)))
-        for last, high in enumerate(order):
-            assert counts(low, high) == list(range(first, last))
-    assert counts((1.0,), (2.0,)) == [2, 3, 4]
-    assert counts((math.nan,)) == [6]
-    assert counts(None, (-math.inf,)) == [0]
-
-
-def test_a_range_of_keys_must_be_of_their_types() -> None:
-    table = ColumnarTable(LAYOUT)
-    with pytest.raises(InvalidInputError, match="no values of"):
-        table.scan(low=("a",))
-    with pytest.raises(InvalidInputError, match="2 values for the key columns"):
-        table.scan(high=(1, 2))
 
 
 def test_rows_that_were_not_written_for_a_time_are_gone() -> None:

@@ -43,11 +43,11 @@ def test_sections_come_back_with_their_header(tmp_path: Path) -> None:
     reader = SegmentReader(FILES, tmp_path / "s", info.checksum)
     assert reader.header == HEADER
     assert (info.bytes, info.sections) == ((tmp_path / "s").stat().st_size, reader.sections)
-    section = reader.section("s1", 0, "n")
-    assert section is not None
+    section = reader.sections[0]
+    assert (section.stage, section.task, section.store) == ("s1", 0, "n")
     assert (section.rows, section.groups, section.starts) == (3, (1, 5), (0, 2))
     assert (section.first_group, section.last_group) == (1, 5)
-    assert reader.section("s1", 1, "other") is None
+    assert [(one.task, one.store) for one in reader.sections] == [(0, "n"), (1, "n")]
     assert as_dict(reader.read("n")) == one | two
     assert as_dict(reader.read("other")) == {}
     reader.verify()

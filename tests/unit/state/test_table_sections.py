@@ -188,8 +188,7 @@ def test_a_filter_tells_clusters_apart() -> None:
     random = np.random.default_rng(1)
     hashes = random.integers(0, 1 << 64, 4000, dtype=np.uint64)
     clusters = np.repeat(np.array([-10_000, 0, 10_000, 1 << 62]), 1000)
-    words = BloomFilter.build_clustered(hashes, clusters).words
-    found = BloomFilter.clustered(words)
+    found = BloomFilter(BloomFilter.build(hashes, clusters).words)
     assert found.may_hold(hashes, clusters).all()
     assert found.may_hold(hashes, clusters + 20_000).mean() < 0.06
 
