@@ -20,7 +20,7 @@ from headrace.clock import Clock
 from headrace.closeable import Closeable
 from headrace.config import Settings
 from headrace.control.client import UnreachableError, reachable
-from headrace.control.job_handle import NOBODY_MERGES, Hold, RunningHandle
+from headrace.control.job_handle import HOLD, NOBODY_MERGES, RunningHandle
 from headrace.coordinator.commands import CutSavepoint, HoldAnswer, HoldForMerge, RequestChannel
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.job_reader import part_readers
@@ -219,7 +219,7 @@ def request_hold(context: JobContext, wait_s: float) -> None:
     client = reachable(context.settings, context.job)
     if client is not None:
         try:
-            Hold().ask(client)
+            HOLD.ask(client)
         except UnreachableError:
             pass
         except InvalidInputError as error:

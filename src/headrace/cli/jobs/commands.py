@@ -105,9 +105,9 @@ def pause(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
         headrace jobs pause shop
     """
-    from headrace.control.job_handle import Pause
+    from headrace.control.job_handle import PAUSE
 
-    _command_driver(job, Pause(), home, as_json=as_json)
+    _command_driver(job, PAUSE, home, as_json=as_json)
 
 
 def resume(job: JobName, as_json: Json = False, home: Home = None) -> None:
@@ -119,9 +119,9 @@ def resume(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
         headrace jobs resume shop
     """
-    from headrace.control.job_handle import Resume
+    from headrace.control.job_handle import RESUME
 
-    _command_driver(job, Resume(), home, as_json=as_json)
+    _command_driver(job, RESUME, home, as_json=as_json)
 
 
 def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None:
@@ -138,7 +138,7 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
         headrace jobs accept-clock shop
     """
     from headrace.control.client import reachable
-    from headrace.control.job_handle import AcceptClock
+    from headrace.control.job_handle import ACCEPT_CLOCK
     from headrace.coordinator.epoch_clock import accept_clock as accept
     from headrace.coordinator.epoch_clock import driver_clock
     from headrace.files import Files
@@ -146,7 +146,7 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
     settings = settings_of(home)
     client = reachable(settings, job, ANSWER_S)
     if client is not None:
-        off_ms = AcceptClock().ask(client).was_off_ms
+        off_ms = ACCEPT_CLOCK.ask(client).was_off_ms
     else:
         storage = newest_epochs(settings, job)
         doubt = accept(driver_clock(settings), storage, Files())

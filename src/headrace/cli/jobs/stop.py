@@ -380,13 +380,13 @@ class _Stopping:
         Ctrl-C.
         """
         from headrace.control.client import SilentError, UnreachableError
-        from headrace.control.job_handle import Stop
+        from headrace.control.job_handle import STOP
         from headrace.errors import InvalidInputError, NotOwnerError
 
         job = self._job
         if client is not None:
             try:
-                is_stopping = Stop().ask(client).was == "stopping"
+                is_stopping = STOP.ask(client).was == "stopping"
                 if not (is_stopping and client.is_here):
                     return "api"
             except SilentError:  # it is busy, or frozen: a signal might come on top of the request
