@@ -170,7 +170,7 @@ POLL_S, POLL_REMOTE_S = 0.2, 1.0
 
 
 class HoldResponder:
-    """Looks for who asks that a driver be held, and answers, from a thread of its own.
+    """Looks for who asks that a driver be held, and answers.
 
     Args:
         storage: of the job.
@@ -182,27 +182,15 @@ class HoldResponder:
     def __init__(self, storage: Path, look: Callable[[], bool], files: Files, clock: Clock) -> None:
         self._look, self._every_s = look, POLL_REMOTE_S if is_remote(storage) else POLL_S
         self._requests = RequestChannel(storage, files, clock, HoldForMerge)
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread = threading.Thread(target=self._serve, name="headrace-holds", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while not self._over.wait(self._every_s):
+    def run(self, over: threading.Event) -> None:
+        """Look until it is over."""
+        while not over.wait(self._every_s):
             with suppress(OSError):  # the disk is full, or away: the caller waits
                 request = self._requests.pending()
                 if request is not None:
                     answer = HoldAnswer(self._look(), os.uname().nodename)
                     self._requests.answer(request, answer)
-
-    def close(self) -> None:
-        """Look no more."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
 
 
 def request_hold(context: JobContext, wait_s: float) -> None:

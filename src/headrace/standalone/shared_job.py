@@ -17,6 +17,7 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
+from headrace.closeable import running_beside
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.driver_loop import DroppedError, JobControl, on_stop
 from headrace.coordinator.epoch_records import EpochSummary
@@ -84,15 +85,9 @@ class GroupMember:
         wire = self._joined(address)
         if wire is None:
             return Disconnect.LOST
-        over = threading.Event()
-        with closing(wire):
-            threading.Thread(
-                target=self._beat, args=(wire, over), name="headrace-alive", daemon=True
-            ).start()
-            try:
-                return self._serve(wire, on_joined)
-            finally:
-                over.set()
+        beating = running_beside("headrace-alive", partial(self._beat, wire), 0)
+        with closing(wire), beating:
+            return self._serve(wire, on_joined)
 
     def _joined(self, address: DriverAddress) -> Connection | None:
         try:
