@@ -12,11 +12,10 @@ from functools import partial
 from typing import NamedTuple
 
 from headrace.control.driver_watch import DriverObservers
-from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment
-from headrace.coordinator.driver_loop import DroppedError, JobControl, RetryPolicy, run_epochs
+from headrace.coordinator.driver_loop import DroppedError, JobControl
 from headrace.coordinator.epoch import MisplacedError
-from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult
+from headrace.coordinator.job_run import JobRun, RunListeners, RunResult
 from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leadership import keep_own_job
 from headrace.coordinator.placement import Slot
@@ -201,20 +200,6 @@ class GroupEngine:
         """Drop the epochs that are running, from any thread; what drives them gets the error."""
         for runner in self._runners:
             runner.fail(error)
-
-    def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
-        """Advance a started part until it has ended or is asked to stop."""
-        job_run, epoch = self.job_run, self.job_run.context.settings.epoch
-        run_epochs(
-            part,
-            job_run.context.bus,
-            job_run.context.clock,
-            job_run.control,
-            on_epoch,
-            interval_ms=epoch.interval_ms,
-            tick_ms=epoch.tick_ms,
-            retry=retry,
-        )
 
 
 @dataclass(frozen=True)
