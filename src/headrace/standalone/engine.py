@@ -183,11 +183,9 @@ class GroupEngine:
 
     Args:
         group: of this process and those that have joined.
-        job_run: of the run.
     """
 
     group: ProcessGroup
-    job_run: JobRun
     _runners: list[GroupRunner] = field(default_factory=list)
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> GroupRunner:
@@ -218,30 +216,21 @@ class DriverContext:
     control: JobControl
     listeners: RunListeners
 
-    def engine(self, group: ProcessGroup, control: JobControl | None = None) -> GroupEngine:
-        """Return what runs the job's slots on a group.
-
-        Args:
-            group: of processes.
-            control: another one than that of the run.
-        """
-        return GroupEngine(group, self.job_run(control or self.control))
-
     def job_run(self, control: JobControl) -> JobRun:
         """Return a run that is stopped by this control."""
         return JobRun(self.context, control, self.listeners)
 
-    def run(self, engine: GroupEngine, *, is_alone: bool) -> RunResult:
+    def run(self, job_run: JobRun, engine: GroupEngine, *, is_alone: bool) -> RunResult:
         """Drive the job, whose lock this process holds, until it ends, stops or fails.
 
         Args:
+            job_run: of this, with listeners of its own.
             engine: runs the slots.
             is_alone: the job is not shared: nobody else keeps its lease.
 
         Raises:
             HeadraceError: as of the run.
         """
-        job_run = engine.job_run
         # What is asked of the driver is asked of the process: one that stops leaves a shared job.
         settings, bus, clock = self.context.settings, self.context.bus, self.context.clock
         watched = DriverObservers(
@@ -254,4 +243,4 @@ class DriverContext:
             if is_alone:
                 kept = keep_own_job(self.context, job_run.control)
             with kept:
-                return job_run.run(deployed, replace(engine, job_run=job_run))
+                return job_run.run(deployed, engine)
