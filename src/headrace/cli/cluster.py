@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from headrace.cli.options import Home, Json, open_home_bus, settings_of
-from headrace.cli.output import count_text, show_facts, show_json, show_table
+from headrace.cli.output import count_text, show_answer, show_facts, show_json, show_table
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -458,10 +458,9 @@ def start(host: Host, as_json: Json = False, home: Home = None) -> None:
         raise InvalidInputError(f"host {host} is up; lose it with headrace cluster kill {host}")
     cluster.start_worker(host)
     cluster.await_worker(host)
-    if as_json:
-        show_json({"host": host, "address": cluster.address(host)})
-    else:
-        typer.echo(f"host {host} is up at {cluster.address(host)}")
+    address = cluster.address(host)
+    facts = {"host": host, "address": address}
+    show_answer(facts, f"host {host} is up at {address}", as_json=as_json)
 
 
 @app.command()
@@ -477,10 +476,8 @@ def down(as_json: Json = False, home: Home = None) -> None:
     cluster = _attached(home)
     count = len(cluster.processes())
     cluster.stop()
-    if as_json:
-        show_json({"killed": count})
-    else:
-        typer.echo(f"the cluster is down; {count} processes ended")
+    line = f"the cluster is down; {count} processes ended"
+    show_answer({"killed": count}, line, as_json=as_json)
 
 
 def _attached(home: Path | None) -> SparkCluster:

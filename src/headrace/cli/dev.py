@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
-from headrace.cli.output import show_json, show_wrapped, terminal_width
+from headrace.cli.output import count_text, show_json, show_wrapped, terminal_width
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -199,7 +199,6 @@ def _run(target: str, files: dict[str, Path], rows: int, *, as_json: bool) -> No
 
 def _show(shown: SampleOutput, *, as_json: bool) -> None:
     from headrace.cli.bus.tail import LineRows, TableRows
-    from headrace.cli.output import count_text
 
     name = shown.spec.name
     if as_json:

@@ -395,17 +395,10 @@ def version(as_json: Json = False) -> None:
         headrace version --json
     """
     names = ("headrace", "pyspark", "pyarrow", "polars", "rocksdict")
-    found = {name: _installed(name) for name in names} | {"python": platform.python_version()}
+    found = {name: _version(name) for name in names} | {"python": platform.python_version()}
     if as_json:
         show_json(found)
     else:
         typer.echo(
             ", ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
         )
-
-
-def _installed(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None

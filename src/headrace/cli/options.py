@@ -76,6 +76,22 @@ Set = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for each epoch.")]
+Bounded = Annotated[
+    bool,
+    typer.Option("--bounded", help="Stop at the current ends of the inputs. Same as job.bounded."),
+]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Spark master, such as `local[2]`. Same as spark.master.",
+        show_default=False,
+    ),
+]
+Standalone = Annotated[
+    bool, typer.Option("--standalone", help="Run it in this process, without Spark.")
+]
 Wait = Annotated[
     float,
     typer.Option("--wait", metavar="SECONDS", min=0, help="How long to wait for a running driver."),

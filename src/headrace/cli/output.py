@@ -106,6 +106,14 @@ def show_line(text: str) -> None:
     show_wrapped("", text)
 
 
+def show_answer(facts: Any, line: str, *, as_json: bool) -> None:
+    """Print what a command has done: as JSON, or as a sentence."""
+    if as_json:
+        show_json(facts)
+    else:
+        show_line(line)
+
+
 def fits(table: Table, console: Console) -> bool:
     """Say whether a terminal is wide enough to show a table without a cut."""
     options = console.options.update(max_width=_NO_EDGE)

@@ -13,7 +13,7 @@ import typer
 
 from headrace.cli import state_plan
 from headrace.cli.options import Home, JobName, Json, Where
-from headrace.cli.output import show_json, show_table, size_text
+from headrace.cli.output import count_text, show_answer, show_json, show_table, size_text
 from headrace.cli.state_plan import open_reader, open_readers
 from headrace.errors import InvalidInputError
 
@@ -350,16 +350,13 @@ def export(
 
         headrace state export shop totals --out totals.parquet
     """
-    from headrace.cli.output import count_text
     from headrace.coordinator.inspection.store_view import export_parquet
 
     view = open_reader(job, store, home).view(store, epoch, partials=partials)
     rows = export_parquet(view.batches(), view.schema, to)
     facts: dict[str, Any] = {"store": view.entry.name, "epoch": view.epoch, "rows": rows}
-    if as_json:
-        show_json({**facts, "file": str(to), "bytes": to.stat().st_size})
-    else:
-        typer.echo(f"{count_text(rows, 'row')} of {view.entry.name} at epoch {view.epoch} in {to}")
+    line = f"{count_text(rows, 'row')} of {view.entry.name} at epoch {view.epoch} in {to}"
+    show_answer({**facts, "file": str(to), "bytes": to.stat().st_size}, line, as_json=as_json)
 
 
 app.command()(state_plan.plan)

@@ -15,7 +15,15 @@ import typer
 
 from headrace import extras
 from headrace.cli.options import Home, JobName, Json, settings_of
-from headrace.cli.output import show_facts, show_json, show_table, show_wrapped
+from headrace.cli.output import (
+    count_text,
+    seconds_text,
+    show_facts,
+    show_json,
+    show_table,
+    show_wrapped,
+    size_text,
+)
 from headrace.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -281,8 +289,6 @@ def _intervals(found: StateFigures) -> list[float]:
 
 def show_plan(found: StateFigures) -> None:
     """Print what people read."""
-    from headrace.cli.output import count_text, seconds_text, size_text
-
     model = found.model
     typer.echo(
         f"job {found.job} at epoch {found.epoch}: figures of {count_text(found.epochs, 'epoch')} "
@@ -316,8 +322,6 @@ def show_plan(found: StateFigures) -> None:
 
 
 def _interval_row(found: StateFigures, interval: float) -> list[str]:
-    from headrace.cli.output import seconds_text, size_text
-
     model = found.model
     rate = model.break_even_rate(interval)
     return [

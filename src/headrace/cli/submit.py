@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headrace.cli.options import Config, Home, Json, Set, Target, settings_of
+from headrace.cli.options import Bounded, Config, Home, Json, Set, Target, settings_of
 from headrace.cli.output import show_json
 from headrace.errors import InvalidInputError
 
@@ -36,12 +36,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one for each option
     ] = None,
     config: Config = None,
     overrides: Set = None,
-    bounded: Annotated[
-        bool,
-        typer.Option(
-            "--bounded", help="Stop at the current ends of the inputs. Same as job.bounded."
-        ),
-    ] = False,
+    bounded: Bounded = False,
     environment: Annotated[
         str | None,
         typer.Option(

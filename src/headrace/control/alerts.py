@@ -1,8 +1,8 @@
 """Alerts of a running job: rules evaluated every few seconds, events delivered.
 
 ``AlertEngine`` is rules, events and deliveries from look to look, without thread or waiting;
-``AlertWatch`` is the thread. Receivers are the log, a webhook, a stream: each takes an event, or
-says why not.
+``AlertWatch`` looks every few seconds. Receivers are the log, a webhook, a stream: each takes an
+event, or says why not.
 """
 
 from __future__ import annotations
@@ -409,6 +409,7 @@ class AlertEngine:
 
 EVERY_S = 5.0
 STOP_S = 3.0
+"""How long the end of a driver waits for the last look."""
 
 
 class AlertWatch:
@@ -441,15 +442,18 @@ class AlertWatch:
             self._rules = (*self._rules, CLOCK_RULE)
         self._places = alert_receivers(live.settings, bus, notify)
         self._engine: AlertEngine | None = None
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
         self._seen_rows, self._has_failed = 0, False
         live.alerts = self.now
 
-    def start(self) -> None:
-        """Begin, once the job's lock is held; the first look is at once."""
-        self._thread = threading.Thread(target=self._run, name="headrace-alerts", daemon=True)
-        self._thread.start()
+    def run(self, over: threading.Event) -> None:
+        """Look, at first at once; when it is over, look once more, and try what still waits.
+
+        A place that does not answer in time gets it from the next driver: all is on disk.
+        """
+        self._try()
+        while not over.wait(EVERY_S):
+            self._try()
+        self._try(is_last=True)
 
     def _is_needed(self) -> bool:
         """Without rules there may still be what fired by rules that are no more."""
@@ -461,12 +465,6 @@ class AlertWatch:
     def _clock_jump(self) -> int:
         doubt = self._live.clock_doubt
         return 0 if doubt is None else doubt.off_ms
-
-    def _run(self) -> None:
-        self._try()
-        while not self._over.wait(EVERY_S):
-            self._try()
-        self._try(is_last=True)
 
     def _try(self, *, is_last: bool = False) -> None:
         try:
@@ -538,12 +536,3 @@ class AlertWatch:
             if rule is not CLOCK_RULE or state.is_firing:
                 found.append(replace(state.status(rule.name), kind=rule.kind, text=rule.text))
         return found
-
-    def stop(self) -> None:
-        """Look once more, try what still waits, and end; without a start nothing happens.
-
-        A place that does not answer in time gets it from the next driver: all is on disk.
-        """
-        if self._thread is not None:
-            self._over.set()
-            self._thread.join(STOP_S)

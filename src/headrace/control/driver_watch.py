@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 
 from headrace.bus import Bus
 from headrace.clock import Clock
+from headrace.closeable import running_beside
 from headrace.config import Settings
-from headrace.control.alerts import AlertWatch
+from headrace.control.alerts import STOP_S, AlertWatch
 from headrace.control.history import SampleLog, Sampler
 from headrace.control.live_job import LiveJob
 from headrace.control.quiesce import HoldResponder, MergeHold
@@ -47,9 +49,10 @@ class DriverObservers:
     ) -> None:
         storage, wanted = job_storages(settings, job).storage, settings.control
         files, notify = Files(sync=False), listeners.notice
-        self._listeners = listeners
+        self._listeners, self._held = listeners, ExitStack()
         self.live = LiveJob(job, settings, control, clock)
         self._hold = MergeHold(settings, job, control, notify)
+        self._held.callback(self._hold.close)
         self.live.hold = self._hold.look
         self._answers = HoldResponder(storage, self._hold.look, files, clock)
         self._serves = wanted.enabled
@@ -57,6 +60,8 @@ class DriverObservers:
         self._sampler = Sampler(self.live, SampleLog(storage))
         self._alerts = AlertWatch(self.live, bus, storage=storage, files=files, notify=notify)
         self._tracer = epoch_tracer(settings, job, notify)
+        if self._tracer is not None:
+            self._held.callback(self._tracer.close)
 
     @property
     def listeners(self) -> RunListeners:
@@ -67,11 +72,13 @@ class DriverObservers:
         """Begin, once the parts of the job have."""
         self.live.ready(parts)
         self._hold.look()  # a merge may have begun under the driver before
-        self._answers.start()
+        beside = self._held.enter_context
+        beside(running_beside("headrace-holds", self._answers.run))
         if self._serves:
             self._server.start()
-        self._sampler.start()
-        self._alerts.start()
+            self._held.callback(self._server.stop)
+        beside(running_beside("headrace-alerts", self._alerts.run, STOP_S))
+        beside(running_beside("headrace-samples", self._sampler.run))
         if self._listeners.on_parts is not None:
             self._listeners.on_parts(parts)
 
@@ -85,10 +92,4 @@ class DriverObservers:
 
     def close(self) -> None:
         """Take the last sample, look a last time, send what is left; within seconds."""
-        self._sampler.stop()
-        self._alerts.stop()
-        if self._tracer is not None:
-            self._tracer.close()
-        self._server.stop()
-        self._answers.close()
-        self._hold.close()
+        self._held.close()

@@ -181,7 +181,7 @@ def thinned(samples: Iterable[Sample]) -> list[Sample]:
 
 
 class Sampler:
-    """Takes a sample every ten seconds, in a thread of its own, epochs or not.
+    """Takes a sample every ten seconds, epochs or not.
 
     Args:
         live: the job of the driver.
@@ -190,20 +190,15 @@ class Sampler:
 
     def __init__(self, live: LiveJob, log: SampleLog) -> None:
         self._live, self._log = live, log
-        self._over = threading.Event()
         self._minute, self._kept_keys = 0, list[HeavyKeys]()
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begin; the first sample is taken at once."""
-        self._thread = threading.Thread(target=self._run, name="headrace-samples", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while True:
+    def run(self, over: threading.Event) -> None:
+        """Take samples, the first one at once, and the last one when it is over."""
+        self.take()
+        while not over.wait(EVERY_S):
             self.take()
-            if self._over.wait(EVERY_S):
-                return
+        self._minute = 0  # the last one is whole
+        self.take()
 
     def take(self) -> None:
         """Take a sample now; a disk or a stream that does not answer costs no more than that."""
@@ -219,15 +214,6 @@ class Sampler:
     def _has_few_parts(self) -> bool:
         state = self._live.state
         return len(state.inputs) + len(state.watermarks) <= MAX_PARTS_EACH_SAMPLE
-
-    def stop(self) -> None:
-        """Take the last one, and end; without a start nothing happens."""
-        if self._thread is None:
-            return
-        self._over.set()
-        self._thread.join()
-        self._minute = 0  # the last one is whole
-        self.take()
 
 
 def sample_of(live: LiveJob, now_ms: int, *, is_whole: bool = True) -> Sample:

@@ -10,6 +10,7 @@ import asyncio
 import secrets
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
@@ -29,18 +30,10 @@ from headrace.control.alert_rules import RuleStatus
 from headrace.control.history import JobHistory, SampleLog, job_history, sample_of
 from headrace.control.job_handle import (
     COMMANDS_PATH,
+    CONTROLS,
     MAX_WAIT_S,
-    AcceptClock,
-    ClockDone,
-    Done,
     DriverHandle,
-    Finish,
-    Hold,
     JobHandle,
-    Pause,
-    Resume,
-    Stop,
-    StopDone,
 )
 from headrace.control.job_status import (
     EventStatus,
@@ -577,35 +570,13 @@ def _add_command_routes(app: FastAPI, live: LiveJob, handle: DriverHandle) -> No
         found: dict[str, Any] = msgspec.to_builtins(await answer)
         return found
 
-    @app.post("/v1/pause")
-    def pause() -> Done:
-        """Commit the epoch under way, and begin none until it is resumed."""
-        return handle.do(Pause())
-
-    @app.post("/v1/hold")
-    def hold() -> Done:
-        """Begin no epoch while a process merges into the job, whose lock says when it is over."""
-        return handle.do(Hold())
-
-    @app.post("/v1/resume")
-    def resume() -> Done:
-        """Continue after a pause."""
-        return handle.do(Resume())
-
-    @app.post("/v1/accept-clock")
-    def accept_clock() -> ClockDone:
-        """Believe the clock of the driver's host as it is, which had jumped."""
-        return handle.do(AcceptClock())
-
-    @app.post("/v1/stop")
-    def stop() -> StopDone:
-        """End the epoch under way, and the driver; nothing is lost."""
-        return handle.do(Stop())
-
-    @app.post("/v1/finish")
-    def finish() -> Done:
-        """Read the inputs to their current ends, close all windows, and end."""
-        return handle.do(Finish())
+    for control in CONTROLS:
+        app.post(
+            control.path,
+            response_model=control.answer,
+            name=control.path.removeprefix("/v1/").replace("-", "_"),
+            description=control.run.__doc__,
+        )(partial(handle.do, control))
 
     @app.post("/v1/rescale")
     def rescale(wanted: RescaleAsk) -> RescaleDone:

@@ -81,102 +81,71 @@ class ClockDone:
     was_off_ms: int
 
 
-class ControlCommand(msgspec.Struct, Generic[_Answer], frozen=True):
+@dataclass(frozen=True)
+class ControlCommand(Generic[_Answer]):
     """Something that a driver's process does at once.
 
-    ``path`` is its route; ``answer`` is the type of its answer.
+    Args:
+        path: its route, which what ``run`` says of itself describes.
+        answer: the type of its answer.
+        run: does it; raises ``InvalidInputError`` if it cannot be done.
     """
 
-    path: ClassVar[str]
-    answer: ClassVar[type[Any]]
-
-    def run(self, live: LiveJob) -> _Answer:
-        """Do it.
-
-        Raises:
-            InvalidInputError: it cannot be done.
-        """
-        raise NotImplementedError
+    path: str
+    answer: type[_Answer]
+    run: Callable[[LiveJob], _Answer]
 
     def ask(self, client: Client) -> _Answer:
         """Have a driver of another process do it; raises as ``Client.get_as`` does."""
-        answer: _Answer = client.post_as(self.path, self.answer)
-        return answer
+        return client.post_as(self.path, self.answer)
 
 
-class Pause(ControlCommand[Done], frozen=True):
-    """Begin no epoch until the job is resumed."""
-
-    path: ClassVar[str] = "/v1/pause"
-    answer: ClassVar[type[Any]] = Done
-
-    def run(self, live: LiveJob) -> Done:
-        """Set the flag; the epoch under way is committed."""
-        live.control.paused.set()
-        return Done(live.phase)
+def _pause(live: LiveJob) -> Done:
+    """Commit the epoch under way, and begin none until it is resumed."""
+    live.control.paused.set()
+    return Done(live.phase)
 
 
-class Resume(ControlCommand[Done], frozen=True):
-    """Begin epochs again."""
-
-    path: ClassVar[str] = "/v1/resume"
-    answer: ClassVar[type[Any]] = Done
-
-    def run(self, live: LiveJob) -> Done:
-        """Clear the flag."""
-        live.control.paused.clear()
-        return Done(live.phase)
+def _hold(live: LiveJob) -> Done:
+    """Begin no epoch while a process merges into the job, whose lock says when it is over."""
+    if not live.hold():
+        raise InvalidInputError(f"{NOBODY_MERGES} {live.job!r}; see headrace jobs merge")
+    return Done(live.phase)
 
 
-class Finish(ControlCommand[Done], frozen=True):
+def _resume(live: LiveJob) -> Done:
+    """Continue after a pause."""
+    live.control.paused.clear()
+    return Done(live.phase)
+
+
+def _accept_clock(live: LiveJob) -> ClockDone:
+    """Believe the clock of the driver's host as it is, which had jumped."""
+    doubt = live.accept_clock()
+    return ClockDone(0 if doubt is None else doubt.off_ms)
+
+
+def _stop(live: LiveJob) -> StopDone:
+    """End the epoch under way, and the driver; nothing is lost."""
+    was = live.phase
+    live.control.stop.set()
+    return StopDone(live.phase, was)
+
+
+def _finish(live: LiveJob) -> Done:
     """Read the inputs to their current ends, close all windows, and end."""
-
-    path: ClassVar[str] = "/v1/finish"
-    answer: ClassVar[type[Any]] = Done
-
-    def run(self, live: LiveJob) -> Done:
-        """Set the flag; a pause is over."""
-        live.control.paused.clear()
-        live.control.finish.set()
-        return Done(live.phase)
+    live.control.paused.clear()
+    live.control.finish.set()
+    return Done(live.phase)
 
 
-class Stop(ControlCommand[StopDone], frozen=True):
-    """End the epoch under way, and the driver."""
-
-    path: ClassVar[str] = "/v1/stop"
-    answer: ClassVar[type[Any]] = StopDone
-
-    def run(self, live: LiveJob) -> StopDone:
-        """Set the flag."""
-        was = live.phase
-        live.control.stop.set()
-        return StopDone(live.phase, was)
-
-
-class Hold(ControlCommand[Done], frozen=True):
-    """Begin no epoch while a process merges into the job."""
-
-    path: ClassVar[str] = "/v1/hold"
-    answer: ClassVar[type[Any]] = Done
-
-    def run(self, live: LiveJob) -> Done:
-        """Look at the lock of merges."""
-        if not live.hold():
-            raise InvalidInputError(f"{NOBODY_MERGES} {live.job!r}; see headrace jobs merge")
-        return Done(live.phase)
-
-
-class AcceptClock(ControlCommand[ClockDone], frozen=True):
-    """Believe the clock of the driver's host as it is."""
-
-    path: ClassVar[str] = "/v1/accept-clock"
-    answer: ClassVar[type[Any]] = ClockDone
-
-    def run(self, live: LiveJob) -> ClockDone:
-        """Forget the doubt."""
-        doubt = live.accept_clock()
-        return ClockDone(0 if doubt is None else doubt.off_ms)
+PAUSE = ControlCommand("/v1/pause", Done, _pause)
+HOLD = ControlCommand("/v1/hold", Done, _hold)
+RESUME = ControlCommand("/v1/resume", Done, _resume)
+ACCEPT_CLOCK = ControlCommand("/v1/accept-clock", ClockDone, _accept_clock)
+STOP = ControlCommand("/v1/stop", StopDone, _stop)
+FINISH = ControlCommand("/v1/finish", Done, _finish)
+CONTROLS: tuple[ControlCommand[Any], ...] = (PAUSE, HOLD, RESUME, ACCEPT_CLOCK, STOP, FINISH)
 
 
 class JobHandle(ABC):

@@ -20,7 +20,7 @@ from headrace.clock import Clock
 from headrace.closeable import Closeable
 from headrace.config import Settings
 from headrace.control.client import UnreachableError, reachable
-from headrace.control.job_handle import NOBODY_MERGES, Hold, RunningHandle
+from headrace.control.job_handle import HOLD, NOBODY_MERGES, RunningHandle
 from headrace.coordinator.commands import CutSavepoint, HoldAnswer, HoldForMerge, RequestChannel
 from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.inspection.job_reader import part_readers
@@ -170,7 +170,7 @@ POLL_S, POLL_REMOTE_S = 0.2, 1.0
 
 
 class HoldResponder:
-    """Looks for who asks that a driver be held, and answers, from a thread of its own.
+    """Looks for who asks that a driver be held, and answers.
 
     Args:
         storage: of the job.
@@ -182,27 +182,15 @@ class HoldResponder:
     def __init__(self, storage: Path, look: Callable[[], bool], files: Files, clock: Clock) -> None:
         self._look, self._every_s = look, POLL_REMOTE_S if is_remote(storage) else POLL_S
         self._requests = RequestChannel(storage, files, clock, HoldForMerge)
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Begin to look."""
-        self._thread = threading.Thread(target=self._serve, name="headrace-holds", daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while not self._over.wait(self._every_s):
+    def run(self, over: threading.Event) -> None:
+        """Look until it is over."""
+        while not over.wait(self._every_s):
             with suppress(OSError):  # the disk is full, or away: the caller waits
                 request = self._requests.pending()
                 if request is not None:
                     answer = HoldAnswer(self._look(), os.uname().nodename)
                     self._requests.answer(request, answer)
-
-    def close(self) -> None:
-        """Look no more."""
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
 
 
 def request_hold(context: JobContext, wait_s: float) -> None:
@@ -219,7 +207,7 @@ def request_hold(context: JobContext, wait_s: float) -> None:
     client = reachable(context.settings, context.job)
     if client is not None:
         try:
-            Hold().ask(client)
+            HOLD.ask(client)
         except UnreachableError:
             pass
         except InvalidInputError as error:

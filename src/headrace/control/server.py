@@ -11,13 +11,15 @@ import secrets
 import selectors
 import socket
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from headrace import redaction
+from headrace.closeable import running_beside
 from headrace.config import ControlSettings
 from headrace.control.client import API_FILE, EVERY_ADDRESS, ApiAddress
 from headrace.control.job_handle import DriverHandle
@@ -47,9 +49,7 @@ class ControlServer:
 
     def __init__(self, live: LiveJob, storage: Path, wanted: ControlSettings, files: Files) -> None:
         self._live, self._storage, self._wanted, self._files = live, storage, wanted, files
-        self._over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._listener: socket.socket | None = None
+        self._held = ExitStack()
         self.place: ApiAddress | None = None
 
     def start(self) -> None:
@@ -59,58 +59,36 @@ class ControlServer:
             InvalidInputError: the address cannot be listened on, or the token not be read.
         """
         token = token_of(self._wanted.token_file)
-        self._listener = listening(self._wanted.host, self._wanted.port)
-        self.place = place_at(self._listener, token)
+        listener = self._held.enter_context(listening(self._wanted.host, self._wanted.port))
+        self.place = place_at(listener, token)
         write_private(self._storage / API_FILE, msgspec.json.encode(self.place))
-        self._thread = threading.Thread(target=self._serve, name="headrace-control", daemon=True)
-        self._thread.start()
+        serve = partial(self._serve, listener, token)
+        self._held.enter_context(running_beside("headrace-control", serve, STOP_S))
+        self._held.callback(self._take_word_back)
 
-    def _is_asked(self) -> bool:
-        """Wait for the first request, or until the job has begun; false: it is over before."""
-        assert self._listener is not None
-        # Not select, which knows no descriptor from 1,024 on: a process may have many files open.
-        with selectors.PollSelector() as asked:
-            asked.register(self._listener, selectors.EVENT_READ)
-            for _ in range(LOAD_AFTER_S * CHECKS_A_SECOND):
-                if self._over.is_set() or asked.select(1 / CHECKS_A_SECOND):
-                    break
-        return not self._over.is_set()
-
-    def _serve(self) -> None:
+    def _serve(self, listener: socket.socket, token: str, over: threading.Event) -> None:
         # Half a second to load, which a short run spares, and the first epoch does not wait for.
-        if not self._is_asked():
+        if not _is_asked(listener, over):
             return
         import uvicorn  # noqa: PLC0415
 
         from headrace.control.http_api import make_app  # noqa: PLC0415
 
-        assert self.place is not None
-        assert self._listener is not None
         job = DriverHandle(self._storage, self._live, self._files)
-        app = make_app(self._live, self.place.token, job)
-        app.state.over = self._over  # for answers without an end
+        app = make_app(self._live, token, job)
+        app.state.over = over  # for answers without an end
         config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
         server = uvicorn.Server(config)
-        watcher = threading.Thread(target=self._end, args=(server,), daemon=True)
-        watcher.start()
+        threading.Thread(target=_end, args=(server, over), daemon=True).start()
         try:
-            server.run([self._listener])
+            server.run([listener])
         except (OSError, ValueError):  # it was to stop before it had started: nothing to listen on
-            if not self._over.is_set():
+            if not over.is_set():
                 raise
-
-    def _end(self, server: Server) -> None:
-        self._over.wait()
-        server.should_exit = True
 
     def stop(self) -> None:
         """Serve no more, and take the word back; without a start nothing happens."""
-        if self._thread is None or self._listener is None:
-            return
-        self._take_word_back()
-        self._over.set()
-        self._thread.join(STOP_S)
-        self._listener.close()
+        self._held.close()
 
     def _take_word_back(self) -> None:
         """Remove the word, unless a driver that took over has left its own there."""
@@ -118,6 +96,22 @@ class ControlServer:
         with suppress(OSError, msgspec.DecodeError):
             if msgspec.json.decode(self._files.read(path), type=ApiAddress) == self.place:
                 Files(sync=False).remove(path)
+
+
+def _is_asked(listener: socket.socket, over: threading.Event) -> bool:
+    """Wait for the first request, or until the job has begun; false: it is over before."""
+    # Not select, which knows no descriptor from 1,024 on: a process may have many files open.
+    with selectors.PollSelector() as asked:
+        asked.register(listener, selectors.EVENT_READ)
+        for _ in range(LOAD_AFTER_S * CHECKS_A_SECOND):
+            if over.is_set() or asked.select(1 / CHECKS_A_SECOND):
+                break
+    return not over.is_set()
+
+
+def _end(server: Server, over: threading.Event) -> None:
+    over.wait()
+    server.should_exit = True
 
 
 def place_at(listener: socket.socket, token: str) -> ApiAddress:

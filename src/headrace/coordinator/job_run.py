@@ -1,6 +1,6 @@
 """One run of a job, the same whatever runs the slots: begin, epochs, stop, end.
 
-What differs is an ``Engine``: which runner each part of the job gets, and what drives it.
+What differs is an ``Engine``: which runner each part of the job gets.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -30,6 +31,7 @@ from headrace.coordinator.driver_loop import (
     DroppedError,
     JobControl,
     RetryPolicy,
+    run_epochs,
     start_driver,
     stop_on_signals,
 )
@@ -84,10 +86,6 @@ class Engine(Protocol):
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> CancellableRunner:
         """Return the runner of a part: its number, and how many parts share the slots."""
-        ...
-
-    def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
-        """Advance a started part until it has ended or is asked to stop."""
         ...
 
 
@@ -210,8 +208,7 @@ class JobRun:
                     self.listeners.on_start(parts[0])
                 if self.listeners.on_parts is not None:
                     self.listeners.on_parts(JobGroup(parts))
-                retry = self.retry
-                drive_parts(parts, lambda part: engine.drive(part, tally, retry), self.control)
+                drive_parts(parts, partial(self._drive, tally), self.control)
         state = JobGroup(parts).state
         with suppress(NotOwnerError):  # a command has come first, and this run is not its concern
             first = deployed[0].storage
@@ -243,6 +240,21 @@ class JobRun:
         if has_begun:
             check_end(part.state, self.context.settings)
         return has_begun
+
+    def _drive(self, on_epoch: OnEpoch, part: Coordinator) -> None:
+        """Advance a part that has begun until it has ended, or the run is asked to stop."""
+        context = self.context
+        every = context.settings.epoch
+        run_epochs(
+            part,
+            context.bus,
+            context.clock,
+            self.control,
+            on_epoch,
+            interval_ms=every.interval_ms,
+            tick_ms=every.tick_ms,
+            retry=self.retry,
+        )
 
 
 @contextmanager

@@ -183,10 +183,51 @@ def check_column(column: object, who: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Count(Aggregate):
+class KeptAggregate(Aggregate):
+    """An aggregate that shows its first partial column as it is; ``kept`` is its suffix."""
+
+    kept: ClassVar[str]
+
+    def result(self, prefix: str) -> pl.Expr:
+        """Return the partial column."""
+        return pl.col(f"{prefix}{self.kept}")
+
+    def result_value(self, partial: PartialRow) -> Any:
+        """Return the partial result."""
+        return partial[0]
+
+
+@dataclass(frozen=True)
+class ColumnAggregate(Aggregate):
+    """An aggregate of the values of one column."""
+
+    column: str
+
+    @property
+    @abstractmethod
+    def _name(self) -> str:
+        """What users call it."""
+
+    def columns(self) -> tuple[str, ...]:
+        """Return the column."""
+        return (self.column,)
+
+    def check(self) -> list[str]:
+        """Return what is wrong with the arguments."""
+        return check_column(self.column, self._name)
+
+    def describe(self) -> str:
+        """Return the name and the column."""
+        return f"{self._name}({self.column})"
+
+
+@dataclass(frozen=True)
+class Count(KeptAggregate):
     """How many rows, or how many with a value in ``column``."""
 
     column: str | None = None
+
+    kept = "count"
 
     def columns(self) -> tuple[str, ...]:
         """Return the counted column, if any."""
@@ -234,10 +275,6 @@ class Count(Aggregate):
         """Add counts row after row."""
         return [pl.col(f"{prefix}count").cum_sum()]
 
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the count."""
-        return pl.col(f"{prefix}count")
-
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return 1 for a counted row."""
         return (int(self.column is None or values[0] is not None),)
@@ -245,10 +282,6 @@ class Count(Aggregate):
     def combine_values(self, first: PartialRow, second: PartialRow) -> PartialRow:
         """Add counts."""
         return (first[0] + second[0],)
-
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the count."""
-        return partial[0]
 
     def describe(self) -> str:
         """Return ``count()`` or ``count(column)``."""
@@ -292,19 +325,12 @@ def checked_value(value: Any, who: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Sum(Aggregate):
+class Sum(ColumnAggregate, KeptAggregate):
     """The sum of a column: int64 of integers, float64 of floats; nulls count as 0."""
 
-    column: str
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
 
-    def columns(self) -> tuple[str, ...]:
-        """Return the summed column."""
-        return (self.column,)
-
-    def check(self) -> list[str]:
-        """Return what is wrong with the arguments."""
-        return check_column(self.column, "sum")
+    _name = kept = "sum"
 
     def bind(self, schema: pa.Schema) -> Self:
         """Return a sum that knows whether it adds integers or floats."""
@@ -345,10 +371,6 @@ class Sum(Aggregate):
         """Add sums row after row."""
         return [checked_sum(pl.col(f"{prefix}sum"), self.type, running=True)]
 
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the sum."""
-        return pl.col(f"{prefix}sum")
-
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return the value, or 0 for null."""
         return (self.identity()[0] if values[0] is None else self.identity()[0] + values[0],)
@@ -357,29 +379,14 @@ class Sum(Aggregate):
         """Add sums, refusing what does not fit in 64 bits."""
         return (checked_value(first[0] + second[0], self.describe()),)
 
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the sum."""
-        return partial[0]
-
-    def describe(self) -> str:
-        """Return ``sum(column)``."""
-        return f"sum({self.column})"
-
 
 @dataclass(frozen=True)
-class Mean(Aggregate):
+class Mean(ColumnAggregate):
     """The mean of a column, without nulls; the mean of nothing is null."""
 
-    column: str
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
 
-    def columns(self) -> tuple[str, ...]:
-        """Return the averaged column."""
-        return (self.column,)
-
-    def check(self) -> list[str]:
-        """Return what is wrong with the arguments."""
-        return check_column(self.column, "mean")
+    _name = "mean"
 
     def bind(self, schema: pa.Schema) -> Self:
         """Return a mean that knows whether it adds integers or floats."""
@@ -444,10 +451,6 @@ class Mean(Aggregate):
         """Return sum over count, or None."""
         return float(partial[0]) / partial[1] if partial[1] else None
 
-    def describe(self) -> str:
-        """Return ``mean(column)``."""
-        return f"mean({self.column})"
-
 
 _ORDERED = (
     pa.types.is_integer,
@@ -479,24 +482,15 @@ def ordered_type(schema: pa.Schema, column: str, who: str) -> pa.DataType:
 
 
 @dataclass(frozen=True)
-class Extreme(Aggregate):
+class Extreme(ColumnAggregate, KeptAggregate):
     """The least or greatest value of a column, without nulls and NaN; of nothing it is null."""
 
-    column: str
     is_max: bool = False
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
 
     @property
     def _name(self) -> str:
         return "max" if self.is_max else "min"
-
-    def columns(self) -> tuple[str, ...]:
-        """Return the compared column."""
-        return (self.column,)
-
-    def check(self) -> list[str]:
-        """Return what is wrong with the arguments."""
-        return check_column(self.column, self._name)
 
     def bind(self, schema: pa.Schema) -> Self:
         """Return an extreme that knows the type it compares."""
@@ -559,23 +553,14 @@ class Extreme(Aggregate):
             return first if second[0] is None else second
         return (max(first[0], second[0]) if self.is_max else min(first[0], second[0]),)
 
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the extreme."""
-        return partial[0]
-
-    def describe(self) -> str:
-        """Return ``min(column)`` or ``max(column)``."""
-        return f"{self._name}({self.column})"
-
 
 @dataclass(frozen=True)
-class Variance(Aggregate):
+class Variance(ColumnAggregate):
     """The variance of a column of numbers, without nulls; null of fewer than ``ddof`` + 1.
 
     ``ddof`` 1 is that of a sample, 0 that of the whole; with ``is_root`` its square root.
     """
 
-    column: str
     ddof: int = 1
     is_root: bool = False
 
@@ -583,13 +568,9 @@ class Variance(Aggregate):
     def _name(self) -> str:
         return "stddev" if self.is_root else "variance"
 
-    def columns(self) -> tuple[str, ...]:
-        """Return the column."""
-        return (self.column,)
-
     def check(self) -> list[str]:
         """Return what is wrong with the arguments."""
-        wrong = check_column(self.column, self._name)
+        wrong = super().check()
         if self.ddof not in (0, 1) or isinstance(self.ddof, bool):
             wrong.append(f"{self._name} takes ddof of 0 or 1; found {self.ddof!r}")
         return wrong

@@ -304,21 +304,15 @@ def _target(function: Any, method: str) -> tuple[Any, int]:
     if isinstance(function, functools.partial):
         if isinstance(function.func, type):
             return _target(function.func, method)
-        return _unwrapped(function.func), len(function.args)
+        return inspect.unwrap(function.func), len(function.args)
     if isinstance(function, type):
         own = getattr(function, method, None)
-        return (None, 0) if own is None else (_unwrapped(own), 1)
+        return (None, 0) if own is None else (inspect.unwrap(own), 1)
     if isinstance(function, types.MethodType):
-        return _unwrapped(function.__func__), 1
+        return inspect.unwrap(function.__func__), 1
     if hasattr(function, "__code__"):
-        return _unwrapped(function), 0
+        return inspect.unwrap(function), 0
     return getattr(type(function), "__call__", None), 1  # noqa: B004 - it is read, not called
-
-
-def _unwrapped(function: Any) -> Any:
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-    return function
 
 
 def _checked(hint: Any, parameter: str, function: Any) -> Any:

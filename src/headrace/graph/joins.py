@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
 from headrace.durations import Duration, duration_ms
@@ -48,38 +47,33 @@ WAYS = (INNER, LEFT, RIGHT, FULL)
 LATE_WAYS = ("drop", "side_output")
 
 
-@dataclass(frozen=True)
-class JoinBounds:
-    """What a user says of how near rows have to be."""
-
-    within: Duration | None
-    before: Duration | None
-    after: Duration | None
-    window: Window | None
-    allowed_lateness: Duration
-
-    def checked(self, wrong: list[str]) -> JoinInterval:
-        """Return it in ms; what is wrong is noted."""
-        given = [self.within, self.before, self.after, self.window]
-        if given == [None] * 4:
-            wrong.append(
-                "join of two streams keeps rows for a time: say how far apart in event time rows "
-                'of a pair may be, as within="10m", or before= and after=, or that they are in one '
-                'window, as window=hr.tumbling("1h")'
-            )
-        if self.within is not None and (self.before is not None or self.after is not None):
-            wrong.append("within= is for both directions: give it, or before= and after=")
-        grace_ms = _span(wrong, self.allowed_lateness, "allowed_lateness", 0)
-        if self.window is not None:
-            if given[:3] != [None] * 3:
-                wrong.append("window= says which rows are near: leave out within=, before=, after=")
-            return _same_window(wrong, self.window, grace_ms)
-        both = _span(wrong, self.within, "within", 0)
-        before, after = (
-            _span(wrong, span, what, both)
-            for span, what in ((self.before, "before"), (self.after, "after"))
+def _join_interval(
+    wrong: list[str],
+    within: Duration | None,
+    before: Duration | None,
+    after: Duration | None,
+    window: Window | None,
+    allowed_lateness: Duration,
+) -> JoinInterval:
+    """Return how near rows have to be, in ms; what is wrong is noted."""
+    given = [within, before, after, window]
+    if given == [None] * 4:
+        wrong.append(
+            "join of two streams keeps rows for a time: say how far apart in event time rows "
+            'of a pair may be, as within="10m", or before= and after=, or that they are in one '
+            'window, as window=hr.tumbling("1h")'
         )
-        return BoundedInterval(before, after, grace_ms=grace_ms)
+    if within is not None and (before is not None or after is not None):
+        wrong.append("within= is for both directions: give it, or before= and after=")
+    grace_ms = _span(wrong, allowed_lateness, "allowed_lateness", 0)
+    if window is not None:
+        if given[:3] != [None] * 3:
+            wrong.append("window= says which rows are near: leave out within=, before=, after=")
+        return _same_window(wrong, window, grace_ms)
+    both = _span(wrong, within, "within", 0)
+    before_ms = _span(wrong, before, "before", both)
+    after_ms = _span(wrong, after, "after", both)
+    return BoundedInterval(before_ms, after_ms, grace_ms=grace_ms)
 
 
 def _span(wrong: list[str], value: Duration | None, what: str, otherwise: int) -> int:
@@ -411,7 +405,7 @@ class JoinTransforms(StreamBase):
                 wrong.append(mistake)
             if as_of != NOW:
                 wrong.append("as_of= is for tables; give the other stream .table()")
-            reach = JoinBounds(within, before, after, window, allowed_lateness).checked(wrong)
+            reach = _join_interval(wrong, within, before, after, window, allowed_lateness)
             checked_ways(wrong, how, late, suffix)
             stores = joined_stores(chosen, reach)
             self._diagnostics.claim_stores(wrong, chosen, [spec.name for spec in stores])

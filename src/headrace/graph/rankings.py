@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 
 from headrace.graph.aggregates import (
-    Aggregate,
+    KeptAggregate,
     PartialRow,
     check_column,
     column_type,
@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class TopK(Aggregate):
+class TopK(KeptAggregate):
     """The ``k`` rows with the greatest ``column``, each with the columns to ``keep``.
 
     Rows without a value (null or NaN) never rank. The result is a list of structs with the
@@ -37,6 +37,8 @@ class TopK(Aggregate):
     k: int = 10
     keep: tuple[str, ...] = ()
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
+
+    kept = "top"
 
     def columns(self) -> tuple[str, ...]:
         """Return the ranked column and the kept ones."""
@@ -97,10 +99,6 @@ class TopK(Aggregate):
         name = f"{prefix}top"
         return [self._top(pl.col(name).explode(empty_as_null=False).implode()).alias(name)]
 
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the list."""
-        return pl.col(f"{prefix}top")
-
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return a list of one row as a dict, or of none without a value."""
         value = values[0]
@@ -118,10 +116,6 @@ class TopK(Aggregate):
         rows.sort(key=itemgetter(self.column), reverse=True)
         return (rows[: self.k],)
 
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the list."""
-        return partial[0]
-
     def describe(self) -> str:
         """Return ``top_k(column, k, keep)``."""
         return f"top_k({', '.join([self.column, str(self.k), *self.keep])})"
@@ -136,7 +130,7 @@ class Order(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FirstRows(Aggregate):
+class FirstRows(KeptAggregate):
     """The first ``k`` rows by an order, as a list of structs of ``names``.
 
     Of rows that are equal in the order, the other columns decide, least first: so the result
@@ -148,6 +142,8 @@ class FirstRows(Aggregate):
     k: int
     whole: tuple[Order, ...] = field(default=(), compare=False, repr=False)
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
+
+    kept = "first"
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns that are kept."""
@@ -250,10 +246,6 @@ class FirstRows(Aggregate):
             step *= 2
         return lists
 
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the list."""
-        return pl.col(f"{prefix}first")
-
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return a list of one row as a dict."""
         return ([dict(zip(self.names, values, strict=True))],)
@@ -264,10 +256,6 @@ class FirstRows(Aggregate):
         kind = pl.List(polars_type(self.type))
         rows = pl.Series("rows", [[*first[0], *second[0]]], dtype=kind)
         return (rows.to_frame().select(self._first(pl.col("rows"))).item().to_list(),)
-
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the list."""
-        return partial[0]
 
     def describe(self) -> str:
         """Return the columns, the order and how many."""

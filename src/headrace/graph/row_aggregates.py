@@ -22,6 +22,8 @@ import pyarrow as pa
 from headrace.errors import InvalidInputError
 from headrace.graph.aggregates import (
     Aggregate,
+    ColumnAggregate,
+    KeptAggregate,
     PartialRow,
     check_column,
     checked_sum,
@@ -37,18 +39,19 @@ MESSAGES = "messages"
 
 
 @dataclass(frozen=True)
-class Pick(Aggregate):
+class Pick(ColumnAggregate, KeptAggregate):
     """The first or the last value that is not null: by arrival, or where ``by`` is least or most.
 
     Rows without a value of ``by`` do not count; of equal ones the first, or last, to arrive does.
     """
 
-    column: str
     by: str | None = None
     is_last: bool = False
     type: tuple[pa.DataType, pa.DataType | None] | None = field(
         default=None, compare=False, repr=False
     )
+
+    kept = "value"
 
     @property
     def _name(self) -> str:
@@ -60,7 +63,7 @@ class Pick(Aggregate):
 
     def check(self) -> list[str]:
         """Return what is wrong with the arguments."""
-        wrong = check_column(self.column, self._name)
+        wrong = super().check()
         return wrong if self.by is None else wrong + check_column(self.by, self._name)
 
     def bind(self, schema: pa.Schema) -> Self:
@@ -143,10 +146,6 @@ class Pick(Aggregate):
         seen = value.is_not_null().cum_sum() > 0
         return [pl.when(seen).then(value.drop_nulls().first()).alias(f"{prefix}value")]
 
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the value."""
-        return pl.col(f"{prefix}value")
-
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return the value, where it counts."""
         if self.by is None:
@@ -165,10 +164,6 @@ class Pick(Aggregate):
         keeps = first[1] > second[1] if self.is_last else first[1] <= second[1]
         return first if keeps else second
 
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the value."""
-        return partial[0]
-
     def describe(self) -> str:
         """Return the columns."""
         by = "" if self.by is None else f", by {self.by}"
@@ -176,12 +171,14 @@ class Pick(Aggregate):
 
 
 @dataclass(frozen=True)
-class Collect(Aggregate):
+class Collect(KeptAggregate):
     """All messages in the order of arrival: structs of the columns, or bare values of one."""
 
     names: tuple[str, ...] = ()
     is_bare: bool = False
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
+
+    kept = "all"
 
     def columns(self) -> tuple[str, ...]:
         """Return the columns; before it is bound, none for all."""
@@ -237,10 +234,6 @@ class Collect(Aggregate):
         both = pl.concat_list(pl.col(f"{earlier}all"), pl.col(f"{later}all"))
         return [both.alias(f"{later}all")]
 
-    def result(self, prefix: str) -> pl.Expr:
-        """Return the list."""
-        return pl.col(f"{prefix}all")
-
     def lift_values(self, values: tuple[Any, ...]) -> PartialRow:
         """Return a list of one message."""
         return ([values[0] if self.is_bare else dict(zip(self.names, values, strict=True))],)
@@ -249,38 +242,25 @@ class Collect(Aggregate):
         """Return two lists, joined."""
         return ([*first[0], *second[0]],)
 
-    def result_value(self, partial: PartialRow) -> Any:
-        """Return the list."""
-        return partial[0]
-
     def describe(self) -> str:
         """Return the columns."""
         return f"collect({', '.join(self.names)})"
 
 
 @dataclass(frozen=True)
-class Unique(Aggregate):
+class Unique(ColumnAggregate):
     """The different values of a column, without null, in the order of arrival; NaN is one.
 
     Shown are the ``values`` or their ``count``, ``sum`` or ``mean``; these are null of no values.
     The state of a key is one row, which is written again in each epoch that adds a value.
     """
 
-    column: str
     shown: str = "count"
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
 
     @property
     def _name(self) -> str:
         return "distinct" if self.shown == "values" else f"{self.shown}_distinct"
-
-    def columns(self) -> tuple[str, ...]:
-        """Return the column."""
-        return (self.column,)
-
-    def check(self) -> list[str]:
-        """Return what is wrong with the arguments."""
-        return check_column(self.column, self._name)
 
     def bind(self, schema: pa.Schema) -> Self:
         """Return one that knows its type."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace import extras
 from headrace.errors import InvalidInputError
-from headrace.graph.aggregates import Aggregate, PartialRow, check_column, column_type
+from headrace.graph.aggregates import ColumnAggregate, PartialRow, column_type
 from headrace.graph.types import polars_type
 
 EMPTY = b""
@@ -24,16 +24,11 @@ _LEAST_SIZE, _MOST_SIZE = 32, 1 << 20
 
 
 @dataclass(frozen=True)
-class Sketch(Aggregate):
+class Sketch(ColumnAggregate):
     """What the kinds share: one binary partial column, made of a group by one call."""
 
-    column: str
     size: int
     type: pa.DataType | None = field(default=None, compare=False, repr=False)
-
-    @property
-    @abstractmethod
-    def _name(self) -> str: ...
 
     @abstractmethod
     def _sketch(self, values: pl.Series) -> bytes:
@@ -51,13 +46,9 @@ class Sketch(Aggregate):
     def _input_type(self, kind: pa.DataType) -> pa.DataType:
         """Return the type that values of a type are counted as; raise if they cannot be."""
 
-    def columns(self) -> tuple[str, ...]:
-        """Return the column."""
-        return (self.column,)
-
     def check(self) -> list[str]:
         """Return what is wrong with the arguments."""
-        wrong = check_column(self.column, self._name)
+        wrong = super().check()
         power = isinstance(self.size, int) and self.size & (self.size - 1) == 0
         if not power or not _LEAST_SIZE <= self.size <= _MOST_SIZE:
             wrong.append(
@@ -183,9 +174,7 @@ class Distinct(Sketch):
     order and any split of the rows: a theta sketch keeps the ``size`` least hashes.
     """
 
-    @property
-    def _name(self) -> str:
-        return "approx_distinct"
+    _name = "approx_distinct"
 
     def _input_type(self, kind: pa.DataType) -> pa.DataType:
         return _plain(self._name, self.column, kind, floats=True)
@@ -233,9 +222,7 @@ class Quantiles(Sketch):
 
     at: tuple[float, ...] = (0.5,)
 
-    @property
-    def _name(self) -> str:
-        return "quantiles"
+    _name = "quantiles"
 
     def check(self) -> list[str]:
         """Return what is wrong with the arguments."""
@@ -293,9 +280,7 @@ class Frequent(Sketch):
 
     k: int = 10
 
-    @property
-    def _name(self) -> str:
-        return "frequent"
+    _name = "frequent"
 
     def check(self) -> list[str]:
         """Return what is wrong with the arguments."""

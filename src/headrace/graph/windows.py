@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import Any
 
 from headrace.durations import Duration, duration_ms, duration_text
 from headrace.errors import InvalidInputError
@@ -351,16 +352,7 @@ def tumbling(
     read = _WindowArguments()
     size_ms, grace_ms = read(size, "window size"), read.allowed_lateness(allowed_lateness)
     triggers = read.triggers(early, early_rows, early_idle, size_ms, "the size of the window")
-    read.late(late, grace_ms, LATE)
-    read.updates(updates, late, triggers)
-    return Tumbling(
-        size_ms,
-        grace_ms=grace_ms,
-        late=late,
-        updates=updates,
-        **triggers,
-        mistakes=read.mistakes(),
-    )
+    return Tumbling(size_ms, **read.fields(grace_ms, late, updates, triggers))
 
 
 @renamed_arguments(grace="allowed_lateness")
@@ -401,17 +393,7 @@ def hopping(
         )
     grace_ms = read.allowed_lateness(allowed_lateness)
     triggers = read.triggers(early, early_rows, early_idle, size_ms, "the size of the window")
-    read.late(late, grace_ms, LATE)
-    read.updates(updates, late, triggers)
-    return Hopping(
-        size_ms,
-        every_ms,
-        grace_ms=grace_ms,
-        late=late,
-        updates=updates,
-        **triggers,
-        mistakes=read.mistakes(),
-    )
+    return Hopping(size_ms, every_ms, **read.fields(grace_ms, late, updates, triggers))
 
 
 @renamed_arguments(grace="allowed_lateness")
@@ -434,10 +416,7 @@ def sliding(
     """
     read = _WindowArguments()
     size_ms, grace_ms = read(size, "window size"), read.allowed_lateness(allowed_lateness)
-    read.late(late, grace_ms, LATE)
-    read.updates(updates, late, {})
-    mistakes = read.mistakes()
-    return Sliding(size_ms, grace_ms=grace_ms, late=late, updates=updates, mistakes=mistakes)
+    return Sliding(size_ms, **read.fields(grace_ms, late, updates, {}))
 
 
 @renamed_arguments(grace="allowed_lateness")
@@ -479,16 +458,7 @@ def session(
             read.wrong.append(
                 f"{name} is {value!r}; expected at least gap and allowed lateness by {MAX_STEPS:,}"
             )
-    read.late(late, grace_ms, LATE)
-    read.updates(updates, late, triggers)
-    return Session(
-        gap_ms,
-        grace_ms=grace_ms,
-        late=late,
-        updates=updates,
-        **triggers,
-        mistakes=read.mistakes(),
-    )
+    return Session(gap_ms, **read.fields(grace_ms, late, updates, triggers))
 
 
 def count_window(rows: int, updates: str = "replace", early_rows: int | None = None) -> CountWindow:
@@ -630,15 +600,20 @@ class _WindowArguments:
     def allowed_lateness(self, value: object) -> int:
         return self(value, "allowed_lateness", least=0)
 
-    def late(self, value: object, grace_ms: int, ways: tuple[str, ...]) -> None:
-        """Check what happens to late records."""
-        if value not in ways:
-            self.wrong.append(f"late is {value!r}; expected one of {ways}")
-        elif value == "update" and not grace_ms:
+    def fields(
+        self, grace_ms: int, late: str, updates: str, triggers: dict[str, int]
+    ) -> dict[str, Any]:
+        """Check what happens to late records and what is emitted; return all fields of a window."""
+        if late not in LATE:
+            self.wrong.append(f"late is {late!r}; expected one of {LATE}")
+        elif late == "update" and not grace_ms:
             self.wrong.append(
                 'late="update" keeps windows for their allowed lateness, but there is none: give '
                 'it, such as hr.tumbling("1h", allowed_lateness="10m", late="update")'
             )
+        self.updates(updates, late, triggers)
+        own: dict[str, Any] = {"grace_ms": grace_ms, "late": late, "updates": updates}
+        return own | triggers | {"mistakes": self.mistakes()}
 
     def updates(self, value: object, late: object, triggers: dict[str, int]) -> None:
         """Check how results of a window follow each other."""

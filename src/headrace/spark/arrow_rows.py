@@ -56,7 +56,7 @@ def _written(path: str, batches: Batches, partition: int, place: Placing | None)
     units: list[tuple[int, int]] = []
     sink = file = None
     try:
-        for rows in map(_joined, gathered(batches)):
+        for rows in map(joined, gathered(batches)):
             if sink is None:
                 os.makedirs(folder := os.path.dirname(path), exist_ok=True)
                 sink = open(path, "xb")  # noqa: SIM115 - closed below, once it is durable
@@ -90,8 +90,10 @@ def _sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield Spark's small batches, as many together as a reader takes at once."""
+def gathered(
+    batches: Iterable[pa.RecordBatch], most: int = CHUNK_ROWS
+) -> Iterator[list[pa.RecordBatch]]:
+    """Yield small batches, as many together as a reader takes at once: ``most`` rows, about."""
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -99,14 +101,15 @@ def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]
             continue
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= CHUNK_ROWS or size >= CHUNK_BYTES:
+        if rows >= most or size >= CHUNK_BYTES:
             yield held
             held, rows, size = [], 0, 0
     if held:
         yield held
 
 
-def _joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+def joined(held: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Return batches as one."""
     if len(held) == 1:
         return held[0]
     pieces = zip(*(one.columns for one in held), strict=True)

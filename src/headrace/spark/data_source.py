@@ -9,8 +9,7 @@ jobs have committed is read with the options that ``job_tables`` names.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -40,6 +39,7 @@ from headrace.config import EARLIEST, LATEST, load_settings, project_file
 from headrace.errors import InternalError, InvalidInputError
 from headrace.files import Files
 from headrace.records.schema import as_milliseconds, normalise
+from headrace.spark.arrow_rows import gathered, joined
 from headrace.spark.java_classes import while_active
 from headrace.spark.job_tables import (
     TableReader,
@@ -142,7 +142,7 @@ class RangeReader:
             batches = (
                 self.columns.result(self._kept(rows), wanted.partition, target) for rows in found
             )
-            yield from _together(batches)
+            yield from map(joined, gathered(batches, BATCH_ROWS))
 
     def _needed(self, names: Sequence[str]) -> list[str]:
         found = self.columns.needed(names)
@@ -171,25 +171,6 @@ class RangeReader:
         mask = pc.fill_null(reduce(pc.and_, masks), False)
         places = found.offsets[mask.to_numpy(zero_copy_only=False)]
         return OffsetBatch(found.first_offset, found.batch.filter(mask), places, found.next_offset)
-
-
-def _together(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= BATCH_ROWS:
-            yield _joined(held)
-            held, rows = [], 0
-    if held:
-        yield _joined(held)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 class BatchReader(DataSourceReader):
@@ -691,7 +672,7 @@ def register_source(spark: SparkSession) -> None:
         """Takes what is not said from the process that registers it."""
 
         folder = str(Path.cwd())
-        home = str(load_settings(None, (), dict(os.environ), project=project_file()).home)
+        home = str(load_settings(project=project_file()).home)
 
     # Spark refuses a name that the active session alone has; a client of Connect has one session.
     with nullcontext() if is_connect(spark) else while_active(spark):

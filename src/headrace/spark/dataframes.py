@@ -241,9 +241,9 @@ def _check_classic(spark: SparkSession, what: str) -> None:
         )
 
 
-def _settings(home: str | os.PathLike[str] | None) -> Settings:
+def _settings(home: str | os.PathLike[str] | None, *more: str) -> Settings:
     sets = [] if home is None else [f"home={Path(home)}"]
-    return load_settings(None, sets, dict(os.environ), project=project_file())
+    return load_settings(None, [*sets, *more], project=project_file())
 
 
 def _tables(streams: list[str]) -> dict[str, str]:
@@ -436,15 +436,11 @@ def _over(  # noqa: PLR0913 - what users give to two functions
 
     if module is not None:
         graph.__module__ = module
-    sets = [*([] if folder is None else [f"home={Path(folder).absolute()}"]), *settings]
     spark = df.sparkSession
     register_source(spark)
     if df.isStreaming:
-        found = load_settings(None, sets, dict(os.environ), project=project_file())
-        return _started(spark, Job(chosen, graph), found)
-    found = load_settings(
-        None, [*sets, "job.bounded=true"], dict(os.environ), project=project_file()
-    )
+        return _started(spark, Job(chosen, graph), _settings(folder, *settings))
+    found = _settings(folder, *settings, "job.bounded=true")
     return _lazily(spark, Job(chosen, graph), found)[f"{chosen}.results"]
 
 
@@ -478,12 +474,7 @@ def results(
     chosen = spark or session(home=home)
     _check_classic(chosen, "results")
     register_source(chosen)
-    sets = [*([] if home is None else [f"home={Path(home).absolute()}"]), *settings]
-    return _lazily(
-        chosen,
-        job,
-        load_settings(None, [*sets, "job.bounded=true"], dict(os.environ), project=project_file()),
-    )
+    return _lazily(chosen, job, _settings(home, *settings, "job.bounded=true"))
 
 
 def _lazily(spark: SparkSession, job: Job, settings: Settings) -> dict[str, DataFrame]:

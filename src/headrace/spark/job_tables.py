@@ -8,7 +8,6 @@ Which epoch or snapshot is meant is decided once, when the query is planned.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -235,7 +234,7 @@ class DayTable(JobTable):
 
 
 def _settings(home: str) -> Settings:
-    return load_settings(None, [f"home={home}"], dict(os.environ))
+    return load_settings(None, [f"home={home}"])
 
 
 def _epoch(options: Mapping[str, str]) -> int | None:

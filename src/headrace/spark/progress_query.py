@@ -19,6 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.clock import Deadline
+from headrace.closeable import running_beside
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_group import JobGroup
 from headrace.coordinator.job_run import JobRun, RunListeners
@@ -111,7 +112,7 @@ def offset_of(states: list[JobState]) -> str:
 
 
 class ProgressQuery:
-    """Follows a run of a job, in a thread.
+    """Follows a run of a job.
 
     Args:
         context: that the job runs in.
@@ -128,10 +129,9 @@ class ProgressQuery:
         self._context, self._name = context, f"headrace {job_run.context.job}"
         self._notify, self._after_s = job_run.listeners.notice, after_s
         self._clock = job_run.context.clock
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock = threading.Lock()
         self._committed = CommittedEpochs()
         self._parts: JobGroup | None = None
-        self._thread = threading.Thread(target=self._run, name="headrace-progress", daemon=True)
 
     def listening(self, given: RunListeners) -> RunListeners:
         """Return listeners that report the run to this, and then those given."""
@@ -149,34 +149,24 @@ class ProgressQuery:
 
         return replace(given, on_parts=on_parts, on_epoch=on_epoch)
 
-    def start(self) -> None:
-        """Begin to follow."""
-        self._thread.start()
-
-    def end(self) -> None:
-        """End the query, once it has shown the last epochs, or soon."""
-        self._over.set()
-        self._thread.join(self._end_s)
-
-    def _run(self) -> None:
-        if self._over.wait(self._after_s):
+    def run(self, over: threading.Event) -> None:
+        """Follow until it is over, and the query has shown the last epochs."""
+        if over.wait(self._after_s):
             return
         try:
             java = self._begun()
             try:
-                self._follow(java)
+                failure = self._followed(java, over)
             finally:
                 java.stop()
         except JAVA_ERRORS as error:
-            self._warn(java_cause(error))
+            failure = java_cause(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the job runs without it
-            self._warn(f"{type(error).__name__}: {error}")
-
-    def _warn(self, why: str) -> None:
-        if not self._over.is_set():
+            failure = f"{type(error).__name__}: {error}"
+        if failure and not over.is_set():
             self._notify(
-                f"Spark's Streaming tab does not show the job any more, which continues: {why}; "
-                "spark.progress=off does without"
+                "Spark's Streaming tab does not show the job any more, which continues: "
+                f"{failure}; spark.progress=off does without"
             )
 
     def _begun(self) -> Any:
@@ -188,19 +178,18 @@ class ProgressQuery:
         java.start(session, self._name, folder, int(EVERY_S * 1000))
         return java
 
-    def _follow(self, java: Any) -> None:
-        """Offer what is new, until the run is over or the query is."""
+    def _followed(self, java: Any, over: threading.Event) -> str:
+        """Offer what is new, until the run is over or the query is; returns how that failed."""
         is_over = False
         while not is_over:
-            is_over = self._over.wait(EVERY_S)
+            is_over = over.wait(EVERY_S)
             if (failure := java.failure()) is not None:
-                if failure:
-                    self._warn(failure.strip().splitlines()[0][:300])
-                return
+                return str(failure).strip().partition("\n")[0][:300]
             self._offer(java)
         deadline = Deadline(self._clock, self._end_s / 2)
         while not java.isDrained() and not deadline.expired:
             self._clock.sleep(_POLL_S)
+        return ""
 
     def _offer(self, java: Any) -> None:
         with self._lock:
@@ -231,13 +220,12 @@ def progress_shown(context: SparkContext, job_run: JobRun) -> Iterator[None]:
     if mode == "off" or not is_shown(context):
         yield
         return
-    waits = (0.0, ASKED_END_S) if mode == "on" else (AFTER_S, END_S)
-    query = ProgressQuery(context, job_run, *waits)
+    after_s, end_s = (0.0, ASKED_END_S) if mode == "on" else (AFTER_S, END_S)
+    query = ProgressQuery(context, job_run, after_s, end_s)
     before = job_run.listeners
     job_run.listeners = query.listening(before)
-    query.start()
     try:
-        yield
+        with running_beside("headrace-progress", query.run, end_s):
+            yield
     finally:
-        query.end()
         job_run.listeners = before

@@ -18,11 +18,11 @@ from headrace.config import Durability, Settings
 from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.dataframe_inputs import with_dataframes
 from headrace.coordinator.deployment import Deployment
-from headrace.coordinator.driver_loop import JobControl, RetryPolicy, run_epochs
+from headrace.coordinator.driver_loop import JobControl
 from headrace.coordinator.epoch_clock import driver_clock
 from headrace.coordinator.epoch_records import EpochSummary
 from headrace.coordinator.job_group import JobGroup
-from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult, disk_errors_named
+from headrace.coordinator.job_run import JobRun, RunListeners, RunResult, disk_errors_named
 from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leadership import keep_own_job, take_leader_lock
 from headrace.coordinator.recovery import Recovery
@@ -261,20 +261,6 @@ class SparkEngine(Closeable):
         )
         self._servers.append(server)
         return server.served
-
-    def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
-        """Advance a started part until it ends or is stopped."""
-        job_run, settings = self.job_run, self.job_run.context.settings
-        run_epochs(
-            part,
-            job_run.context.bus,
-            job_run.context.clock,
-            job_run.control,
-            on_epoch,
-            interval_ms=settings.epoch.interval_ms,
-            tick_ms=settings.epoch.tick_ms,
-            retry=retry,
-        )
 
 
 def _check_durability(graph: JobGraph, settings: Settings) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
 from headrace.clock import Clock, Deadline, SystemClock
+from headrace.closeable import running_beside
 from headrace.coordinator.deployment import Deployment
 from headrace.coordinator.driver_loop import DroppedError
 from headrace.coordinator.epoch import MisplacedError
@@ -126,23 +128,16 @@ class SlotWatch:
         self._dropped, self._waited_s = "", 0.0
         if self._detector is not None:
             self._detector.begin(self._clock.monotonic())
-        over = threading.Event()
         level = _Level(rdd, group, slots, prefix, {slot: places[slot].identity for slot in slots})
-        thread = threading.Thread(
-            target=self._watch, args=(level, over), name="headrace-watch", daemon=True
-        )
-        thread.start()
         try:
-            yield
+            with running_beside("headrace-watch", partial(self._watch, level)):
+                yield
         except (Exception, KeyboardInterrupt) as error:
             if self._dropped:
                 dropped = LevelDroppedError(self._dropped)
                 dropped.waited_s = self._waited_s
                 raise dropped from error
             raise
-        finally:
-            over.set()
-            thread.join()
         if self._detector is not None:
             self._detector.answered(level.places)
 

@@ -89,7 +89,7 @@ def home_of(options: Mapping[str, str], folder: str = "") -> str:
         options: of a reader or a writer.
         folder: what a relative home begins at; by default the working folder.
     """
-    home = options.get("home") or load_settings(None, (), dict(os.environ)).home
+    home = options.get("home") or load_settings().home
     return str((Path(folder) / Path(home).expanduser()).absolute())
 
 

@@ -458,8 +458,8 @@ class Handle:
         return found
 
 
-class _Value:
-    """Spark's ``ValueState`` over a store."""
+class _State:
+    """A state variable of Spark's over a store, which has one entry for each key."""
 
     def __init__(self, handle: Handle, name: str, columns: StateColumns) -> None:
         self._handle, self._name, self._columns = handle, name, columns
@@ -467,6 +467,15 @@ class _Value:
     @property
     def _store(self) -> Any:
         return self._handle.context.store(self._name)
+
+    def clear(self) -> None:
+        key = self._handle.context.key
+        if key in self._store:
+            self._store.delete(key)
+
+
+class _Value(_State):
+    """Spark's ``ValueState``."""
 
     def exists(self) -> bool:
         return self._handle.context.key in self._store
@@ -479,22 +488,15 @@ class _Value:
         value = self._columns.stored(self._name, newValue)
         self._store.put(self._handle.context.key, value)
 
-    def clear(self) -> None:
-        if self.exists():
-            self._store.delete(self._handle.context.key)
 
-
-class _List:
-    """Spark's ``ListState`` over a store: the list of a key is one entry."""
+class _List(_State):
+    """Spark's ``ListState``: the list of a key is one entry."""
 
     def __init__(
         self, handle: Handle, name: str, columns: StateColumns, ttl_ms: int | None
     ) -> None:
-        self._handle, self._name, self._columns, self._ttl_ms = handle, name, columns, ttl_ms
-
-    @property
-    def _store(self) -> Any:
-        return self._handle.context.store(self._name)
+        super().__init__(handle, name, columns)
+        self._ttl_ms = ttl_ms
 
     def _held(self) -> list[tuple[int, Any]]:
         context = self._handle.context
@@ -523,21 +525,13 @@ class _List:
     def appendList(self, newState: Sequence[tuple[Any, ...]]) -> None:
         self._put(self._held(), newState)
 
-    def clear(self) -> None:
-        context = self._handle.context
-        if context.key in self._store:
-            self._store.delete(context.key)
 
-
-class _Map:
-    """Spark's ``MapState`` over a store: each key of the user's is an entry."""
+class _Map(_State):
+    """Spark's ``MapState``: each key of the user's is an entry."""
 
     def __init__(self, handle: Handle, name: str, columns: StateColumns, key: StateColumns) -> None:
-        self._handle, self._name, self._columns, self._key = handle, name, columns, key
-
-    @property
-    def _store(self) -> Any:
-        return self._handle.context.store(self._name)
+        super().__init__(handle, name, columns)
+        self._key = key
 
     def _full(self, key: tuple[Any, ...]) -> tuple[Any, ...]:
         return (*_values(self._handle.context.key), *self._key.stored(self._name, key))

@@ -12,11 +12,10 @@ from functools import partial
 from typing import NamedTuple
 
 from headrace.control.driver_watch import DriverObservers
-from headrace.coordinator.coordinator import Coordinator
 from headrace.coordinator.deployment import Deployment
-from headrace.coordinator.driver_loop import DroppedError, JobControl, RetryPolicy, run_epochs
+from headrace.coordinator.driver_loop import DroppedError, JobControl
 from headrace.coordinator.epoch import MisplacedError
-from headrace.coordinator.job_run import JobRun, OnEpoch, RunListeners, RunResult
+from headrace.coordinator.job_run import JobRun, RunListeners, RunResult
 from headrace.coordinator.job_storage import JobContext
 from headrace.coordinator.leadership import keep_own_job
 from headrace.coordinator.placement import Slot
@@ -184,11 +183,9 @@ class GroupEngine:
 
     Args:
         group: of this process and those that have joined.
-        job_run: of the run.
     """
 
     group: ProcessGroup
-    job_run: JobRun
     _runners: list[GroupRunner] = field(default_factory=list)
 
     def runner(self, one: Deployment, share: tuple[int, int]) -> GroupRunner:
@@ -201,20 +198,6 @@ class GroupEngine:
         """Drop the epochs that are running, from any thread; what drives them gets the error."""
         for runner in self._runners:
             runner.fail(error)
-
-    def drive(self, part: Coordinator, on_epoch: OnEpoch, retry: RetryPolicy) -> None:
-        """Advance a started part until it has ended or is asked to stop."""
-        job_run, epoch = self.job_run, self.job_run.context.settings.epoch
-        run_epochs(
-            part,
-            job_run.context.bus,
-            job_run.context.clock,
-            job_run.control,
-            on_epoch,
-            interval_ms=epoch.interval_ms,
-            tick_ms=epoch.tick_ms,
-            retry=retry,
-        )
 
 
 @dataclass(frozen=True)
@@ -233,30 +216,21 @@ class DriverContext:
     control: JobControl
     listeners: RunListeners
 
-    def engine(self, group: ProcessGroup, control: JobControl | None = None) -> GroupEngine:
-        """Return what runs the job's slots on a group.
-
-        Args:
-            group: of processes.
-            control: another one than that of the run.
-        """
-        return GroupEngine(group, self.job_run(control or self.control))
-
     def job_run(self, control: JobControl) -> JobRun:
         """Return a run that is stopped by this control."""
         return JobRun(self.context, control, self.listeners)
 
-    def run(self, engine: GroupEngine, *, is_alone: bool) -> RunResult:
+    def run(self, job_run: JobRun, engine: GroupEngine, *, is_alone: bool) -> RunResult:
         """Drive the job, whose lock this process holds, until it ends, stops or fails.
 
         Args:
+            job_run: of this, with listeners of its own.
             engine: runs the slots.
             is_alone: the job is not shared: nobody else keeps its lease.
 
         Raises:
             HeadraceError: as of the run.
         """
-        job_run = engine.job_run
         # What is asked of the driver is asked of the process: one that stops leaves a shared job.
         settings, bus, clock = self.context.settings, self.context.bus, self.context.clock
         watched = DriverObservers(
@@ -269,4 +243,4 @@ class DriverContext:
             if is_alone:
                 kept = keep_own_job(self.context, job_run.control)
             with kept:
-                return job_run.run(deployed, replace(engine, job_run=job_run))
+                return job_run.run(deployed, engine)

@@ -32,7 +32,7 @@ from headrace.coordinator.worker_host import host_identity
 from headrace.errors import HeadraceError, InvalidInputError
 from headrace.files import Files
 from headrace.graph.builder import Job
-from headrace.standalone.engine import DriverContext
+from headrace.standalone.engine import DriverContext, GroupEngine
 from headrace.standalone.group import Membership, ProcessGroup, StateDirLock
 from headrace.standalone.shared_job import SharedJobProcess
 from headrace.standalone.slots import Kind, LocalSlots
@@ -100,7 +100,7 @@ class Running:
             members = Membership(float("inf"))
             group = ProcessGroup(local, count, host, self.job, members, self._clock)
             driving = self._driving(settings, held)
-            return driving.run(driving.engine(group), is_alone=True)
+            return driving.run(driving.job_run(self._control), GroupEngine(group), is_alone=True)
 
     def _shared(self) -> RunResult:
         check_shared_storage(self.settings, self.job)

@@ -17,10 +17,11 @@ from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 
+from headrace.closeable import running_beside
 from headrace.coordinator.commit_log import FileCommitLog, load_state
 from headrace.coordinator.driver_loop import DroppedError, JobControl, on_stop
 from headrace.coordinator.epoch_records import EpochSummary
-from headrace.coordinator.job_run import RunResult
+from headrace.coordinator.job_run import JobRun, RunResult
 from headrace.coordinator.job_storage import DriverLock
 from headrace.coordinator.leader_lease import read_members
 from headrace.coordinator.leadership import LeaseKeeper
@@ -84,15 +85,9 @@ class GroupMember:
         wire = self._joined(address)
         if wire is None:
             return Disconnect.LOST
-        over = threading.Event()
-        with closing(wire):
-            threading.Thread(
-                target=self._beat, args=(wire, over), name="headrace-alive", daemon=True
-            ).start()
-            try:
-                return self._serve(wire, on_joined)
-            finally:
-                over.set()
+        beating = running_beside("headrace-alive", partial(self._beat, wire), 0)
+        with closing(wire), beating:
+            return self._serve(wire, on_joined)
 
     def _joined(self, address: DriverAddress) -> Connection | None:
         try:
@@ -262,7 +257,7 @@ class SharedJobProcess:
         held = driving.control
         control = JobControl(finish=held.finish, paused=held.paused, merging=held.merging)
         group = self._group(frozen)
-        engine = driving.engine(group, control)
+        engine = GroupEngine(group)
 
         def give_up(lost: NotOwnerError) -> None:
             engine.fail(lost)
@@ -277,7 +272,7 @@ class SharedJobProcess:
             with keeper:
                 self._open(group)
                 with on_stop(driving.control, control.stop.set):
-                    result = self._driven(engine)
+                    result = self._driven(driving.job_run(control), engine)
             self._epochs += result.epochs
             self._rows += result.rows
             ended = result.state.ended
@@ -299,16 +294,15 @@ class SharedJobProcess:
             group.close(ended=ended)
         return None if keeper.lost is not None and not driving.control.stop.is_set() else result
 
-    def _driven(self, engine: GroupEngine) -> RunResult:
+    def _driven(self, job_run: JobRun, engine: GroupEngine) -> RunResult:
         def epoch(summary: EpochSummary) -> None:
             self._failures = 0
             if notify is not None:
                 notify(summary)
 
-        notify = engine.job_run.listeners.on_epoch
-        listeners = replace(engine.job_run.listeners, on_epoch=epoch)
-        job_run = replace(engine.job_run, listeners=listeners)
-        return self._driving.run(replace(engine, job_run=job_run), is_alone=False)
+        notify = job_run.listeners.on_epoch
+        listeners = replace(job_run.listeners, on_epoch=epoch)
+        return self._driving.run(replace(job_run, listeners=listeners), engine, is_alone=False)
 
     def _group(self, frozen: str) -> ProcessGroup:
         context = self._driving.context

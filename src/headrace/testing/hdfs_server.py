@@ -11,16 +11,16 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 from headrace import extras
-from headrace.clock import Clock, Deadline, SystemClock
-from headrace.closeable import Closeable
-from headrace.errors import InvalidInputError, UnavailableError
+from headrace.clock import Clock, SystemClock
+from headrace.errors import InvalidInputError
 from headrace.testing.kafka_server import QUICK_JVM, find_java
-from headrace.testing.servers import PROCESS_POLL_S, free_port
+from headrace.testing.servers import Server, free_port
 
 START_S = 120.0
 
@@ -42,7 +42,7 @@ _NEXT_ENTRY = b"PK\1\2"
 """Begins each entry in the list at the end of a jar."""
 
 
-class HdfsServer(Closeable):
+class HdfsServer(Server):
     """Started when it is made; ``close`` ends it.
 
     Args:
@@ -53,6 +53,8 @@ class HdfsServer(Closeable):
         InvalidInputError: no jars, or no Java, are installed.
         UnavailableError: it does not start; has the end of its log.
     """
+
+    _what = "HDFS"
 
     def __init__(self, folder: Path, clock: Clock | None = None) -> None:
         self._folder, self._clock = folder, clock or SystemClock()
@@ -99,13 +101,8 @@ class HdfsServer(Closeable):
             self._processes[name].send_signal(signal.SIGCONT)
         library: Any = extras.load("hdfs_native", "an HDFS for tests")
         client = library.Client(f"hdfs://{self.name}", {"dfs.client.failover.max.attempts": "0"})
-        deadline = Deadline(self._clock, START_S)
-        while not self._answers(client, library):
-            ended = [one for one in self._processes.values() if one.poll() is not None]
-            if ended or deadline.expired:
-                log = (self._folder / "log").read_text(errors="replace")[-2000:]
-                raise UnavailableError(f"HDFS in {self._folder} does not start: {log}")
-            self._clock.sleep(PROCESS_POLL_S)
+        answers = partial(self._answers, client, library)
+        self._await_all(self._processes.values(), answers, START_S)
 
     def _answers(self, client: Any, library: Any) -> bool:
         with suppress(OSError, RuntimeError):

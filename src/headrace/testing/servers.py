@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -105,13 +105,39 @@ def end_group(process: subprocess.Popen[Any]) -> None:
         process.stdout.close()
 
 
-class ServerProcess(Closeable):
-    """A server in one process, whose log is in a folder."""
+class Server(Closeable):
+    """A server, whose log is in a folder."""
 
     _what: ClassVar[str]
     """The server, in words."""
     _folder: Path
     _clock: Clock
+
+    def _await_all(
+        self,
+        processes: Collection[subprocess.Popen[bytes]],
+        answers: Callable[[], bool],
+        wait_s: float,
+    ) -> None:
+        """Wait until it answers, which its processes do not end before.
+
+        Raises:
+            UnavailableError: it does not start; has the end of its log.
+        """
+        deadline = Deadline(self._clock, wait_s)
+        while not answers():
+            if deadline.expired or any(one.poll() is not None for one in processes):
+                raise self._failure("does not start")
+            self._clock.sleep(PROCESS_POLL_S)
+
+    def _failure(self, what: str) -> UnavailableError:
+        log = (self._folder / "log").read_text(errors="replace")[-2000:]
+        return UnavailableError(f"{self._what} in {self._folder} {what}: {log}")
+
+
+class ServerProcess(Server):
+    """A server in one process."""
+
     _process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
@@ -119,21 +145,9 @@ class ServerProcess(Closeable):
         """Say whether it is ready."""
 
     def _await(self, wait_s: float) -> None:
-        """Wait until it answers.
-
-        Raises:
-            UnavailableError: it does not start; has the end of its log.
-        """
+        """Wait until it answers; errors as of ``_await_all``."""
         assert self._process is not None
-        deadline = Deadline(self._clock, wait_s)
-        while not self._answers():
-            if self._process.poll() is not None or deadline.expired:
-                raise self._failure("does not start")
-            self._clock.sleep(PROCESS_POLL_S)
-
-    def _failure(self, what: str) -> UnavailableError:
-        log = (self._folder / "log").read_text(errors="replace")[-2000:]
-        return UnavailableError(f"{self._what} in {self._folder} {what}: {log}")
+        self._await_all([self._process], self._answers, wait_s)
 
     @property
     def pid(self) -> int:
@@ -161,11 +175,11 @@ class ServerProcess(Closeable):
         self.kill()
 
 
-POSTGRES_START_S, POSTGRES_POLL_S, READY = 60.0, 0.02, 0
+POSTGRES_START_S, READY = 60.0, 0
 _USERS = ("postgres", "nobody")  # it refuses to run as root
 
 
-class PostgresServer(Closeable):
+class PostgresServer(ServerProcess):
     """Started when it is made; ``close`` ends it and removes its folder.
 
     It listens on a socket in its folder only, and lets everybody in who reaches that as user
@@ -179,12 +193,13 @@ class PostgresServer(Closeable):
         UnavailableError: it does not start; has the end of its log.
     """
 
+    _what = "PostgreSQL"
+
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._programs = postgres_programs()
-        self._process: subprocess.Popen[bytes] | None = None
         self._user = _unprivileged()
-        self.folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
+        self.folder = self._folder = Path(tempfile.mkdtemp(prefix="headrace-pg-"))
         self.folder.chmod(0o755)
         if self._user is not None:
             os.chown(self.folder, self._user.pw_uid, self._user.pw_gid)
@@ -199,12 +214,6 @@ class PostgresServer(Closeable):
     def url(self) -> str:
         """Where to reach it."""
         return f"postgresql://tester@/postgres?host={self.folder}"
-
-    @property
-    def pid(self) -> int:
-        """Of its first process."""
-        assert self._process is not None
-        return self._process.pid
 
     def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         user = self._user
@@ -224,36 +233,23 @@ class PostgresServer(Closeable):
         arguments = ("--username=tester", "--auth=trust", "--encoding=UTF8", "--no-sync")
         made = self._begin("initdb", "--pgdata=data", *arguments)
         if made.wait(POSTGRES_START_S):
-            raise self._failure("initdb")
+            raise self._failure("is not made")
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
         options = ("-c", "listen_addresses=", "-c", f"unix_socket_directories={self.folder}")
         # What a killed server has written is in the system's memory, which outlives it.
         self._process = self._begin("postgres", "-D", "data", *options, "-c", "fsync=off")
-        deadline = Deadline(self._clock, POSTGRES_START_S)
-        while self._process.poll() is None and not deadline.expired:
-            if self._is_ready():
-                return
-            self._clock.sleep(POSTGRES_POLL_S)
-        raise self._failure("postgres")
+        self._await(POSTGRES_START_S)
 
-    def _is_ready(self) -> bool:
+    def _answers(self) -> bool:
         command = [str(self._programs / "pg_isready"), "-q", "-h", str(self.folder)]
         return subprocess.run(command, check=False).returncode == READY
 
-    def _failure(self, program: str) -> UnavailableError:
-        said = (self.folder / "log").read_text(errors="replace")[-500:]
-        return UnavailableError(f"{program} did not start: {said}")
-
     def kill(self) -> None:
         """End all of its processes without warning."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        children = _children(process.pid)
-        process.kill()
-        process.wait()
+        children = [] if self._process is None else _children(self.pid)
+        super().kill()
         for child in children:
             kill(child)
 
@@ -301,7 +297,7 @@ def postgres_programs() -> Path:
     )
 
 
-REDIS_START_S, REDIS_POLL_S, TRIES = 20.0, 0.01, 5
+REDIS_START_S, TRIES = 20.0, 5
 
 
 class RedisServer(ServerProcess):
@@ -329,7 +325,7 @@ class RedisServer(ServerProcess):
             self.port = free_port()
             if self.start():
                 return
-        raise UnavailableError(f"redis-server did not start; see {folder / 'redis.log'}")
+        raise UnavailableError(f"redis-server did not start; see {folder / 'log'}")
 
     @property
     def url(self) -> str:
@@ -341,13 +337,11 @@ class RedisServer(ServerProcess):
         command = [redis_binary(), "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--dir", str(self._folder), "--save", "", "--daemonize", "no"]
         command += ["--appendonly", "yes" if self._durable else "no", "--appendfsync", "always"]
-        with (self._folder / "redis.log").open("ab") as log:
+        with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = Deadline(self._clock, REDIS_START_S)
-        while self._process.poll() is None and not deadline.expired:
-            if self._answers():
-                return True
-            self._clock.sleep(REDIS_POLL_S)
+        with suppress(UnavailableError):
+            self._await(REDIS_START_S)
+            return True
         self.kill()
         return False
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-from headrace.clock import Clock, Deadline
-from headrace.errors import InvalidInputError, UnavailableError
+from headrace.clock import Clock
+from headrace.errors import InvalidInputError
 from headrace.testing.hdfs_server import HdfsServer
-from headrace.testing.servers import PROCESS_POLL_S, command, free_port, kill, with_variable
+from headrace.testing.servers import command, free_port, kill, with_variable
 
 START_S = 120.0
 FAMILY = "HEADRACE_YARN"
@@ -41,6 +41,8 @@ class YarnServer(HdfsServer):
         InvalidInputError: no jars, or no Java, are installed.
         UnavailableError: it does not start; has the end of its log.
     """
+
+    _what = "YARN"
 
     def __init__(
         self,
@@ -91,13 +93,7 @@ class YarnServer(HdfsServer):
         if self._hadoop is not None:
             self._classes = f"{folder}:{self._hadoop}/*"
         self._processes["node"] = self._run(_NODE)
-        deadline = Deadline(self._clock, START_S)
-        while self._nodes() < 1:
-            ended = [one for one in self._processes.values() if one.poll() is not None]
-            if ended or deadline.expired:
-                log = (folder / "log").read_text(errors="replace")[-2000:]
-                raise UnavailableError(f"YARN in {folder} does not start: {log}")
-            self._clock.sleep(PROCESS_POLL_S)
+        self._await_all(self._processes.values(), self._has_node, START_S)
 
     def containers(self, part: str) -> list[int]:
         """Return the JVMs of containers whose command line has a word, sorted."""
@@ -130,10 +126,10 @@ class YarnServer(HdfsServer):
         for process in with_variable(FAMILY, self.name):
             kill(process)
 
-    def _nodes(self) -> int:
+    def _has_node(self) -> bool:
         with suppress(OSError):
-            return int(self._asked("metrics")["clusterMetrics"]["activeNodes"])
-        return 0
+            return bool(self._asked("metrics")["clusterMetrics"]["activeNodes"])
+        return False
 
     def _asked(self, what: str) -> Any:
         with urlopen(self._page_of(what), timeout=10) as answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socketserver import StreamRequestHandler, TCPServer
@@ -14,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.watching import driver_watch, show_watched
 
 import headrace as hr
 from headrace.bus.memory import MemoryBus
@@ -365,9 +367,8 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
     """What it did not take is told by the next driver."""
     with TestDriver(shop, home=tmp_path) as driver:
         driver.create("orders", {"user": pa.string()})
-        settings = settings_of(AlertRule(name="late", kind="lag", above=0))
-        live = LiveJob("shop", settings, JobControl(), driver.clock)
-        live.ready(JobGroup(driver.parts))
+        late = settings_of(AlertRule(name="late", kind="lag", above=0)).alerts
+        watch = driver_watch(driver, replace(driver.settings, alerts=late), [])
         driver.feed("orders", [{"user": "ann"}])
         let_go, began = threading.Event(), threading.Event()
 
@@ -376,16 +377,15 @@ def test_a_place_that_hangs_does_not_hold_up_the_end(tmp_path: Path) -> None:
                 began.set()
                 let_go.wait(60)
 
-        watch = AlertWatch(live, driver.bus, storage=driver.storage, files=FILES, notify=print)
-        watch._places = {"log": Hanging()}
-        watch.start()
+        watch._alerts._places = {"log": Hanging()}
+        show_watched(watch, driver)
         assert began.wait(60)
         (waiting,) = load_alerts(driver.storage, driver.clock).waiting
         assert waiting.event.state == "firing"
-        watch.stop()
+        (hanging,) = (one for one in threading.enumerate() if one.name == "headrace-alerts")
+        watch.close()
         let_go.set()
-        assert watch._thread is not None
-        watch._thread.join()
+        hanging.join()
 
 
 def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
@@ -405,9 +405,8 @@ def test_a_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> Non
     assert line.startswith("alerts: rules could not be looked at: NotADirectoryError")
 
 
-def test_a_watch_without_rules_has_no_thread(tmp_path: Path) -> None:
+def test_a_watch_without_rules_keeps_nothing(tmp_path: Path) -> None:
     live = LiveJob("shop", Settings(), JobControl(), ManualClock())
     watch = AlertWatch(live, MemoryBus(), storage=tmp_path, files=FILES, notify=print)
-    watch.start()
-    watch.stop()
+    watch.look(is_last=True)
     assert not (tmp_path / ALERTS_FILE).exists()

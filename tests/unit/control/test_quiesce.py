@@ -17,6 +17,7 @@ from tests.support.changes import context_of
 
 import headrace as hr
 from headrace.clock import Deadline, SystemClock
+from headrace.closeable import running_beside
 from headrace.config import load_settings
 from headrace.control.client import API_FILE
 from headrace.control.driver_watch import DriverObservers
@@ -149,14 +150,11 @@ def test_a_running_job_is_still_for_a_block_and_goes_on(driver: TestDriver, has_
 
 def test_a_driver_that_does_not_see_the_lock_is_not_merged_under(driver: TestDriver) -> None:
     """Locks that hosts do not share would let it send its rows before old ones."""
-    answers, clock = (
-        HoldResponder(driver.storage, lambda: False, FILES, SystemClock()),
-        SystemClock(),
-    )
-    answers.start()
+    clock = SystemClock()
+    answers = HoldResponder(driver.storage, lambda: False, FILES, clock)
     context = replace(context_of(driver), clock=clock)
     with (
-        closing(answers),
+        running_beside("answers", answers.run),
         DriverLock(driver.storage, "hours", clock),
         pytest.raises(InvalidInputError, match="share no locks of files: merge on that host"),
         quiesced(context, "old", 20.0),

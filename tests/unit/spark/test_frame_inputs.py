@@ -25,6 +25,7 @@ from headrace.files import Files
 from headrace.graph.operators import Input
 from headrace.plan import explain, plan
 from headrace.spark.dataframe_inputs import DataFrameFeeds
+from headrace.spark.dataframes import _settings as frame_settings
 from headrace.spark.run import run_job
 from headrace.testing import TestDriver
 
@@ -106,3 +107,9 @@ def test_columns_that_no_stream_can_have_are_refused_before_the_last_run_goes(
         feeds = DataFrameFeeds(spark, timed.build(), bus, settings, tmp_path / "timed")
         with pytest.raises(InvalidInputError, match=said):
             feeds.make()
+
+
+def test_a_home_may_be_in_that_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = frame_settings("~/shop", "job.tasks=3", "job.bounded=true")
+    assert (found.home, found.job.tasks, found.job.bounded) == (tmp_path / "shop", 3, True)

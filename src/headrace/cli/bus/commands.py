@@ -22,7 +22,7 @@ from headrace.cli.options import (
     open_home_bus,
     settings_of,
 )
-from headrace.cli.output import show_json
+from headrace.cli.output import count_text, show_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,8 +153,6 @@ def append(  # noqa: PLR0913, PLR0917 - one for each option
 
 
 def _notify(done: IngestResult, *, as_json: bool) -> None:
-    from headrace.cli.output import count_text
-
     if as_json:
         show_json(done._asdict())
         return
@@ -212,7 +210,6 @@ def create(  # noqa: PLR0913, PLR0917 - one for each option
     """
     from headrace.bus import StreamSpec
     from headrace.cli.bus.streams import stream_summary
-    from headrace.cli.output import count_text
     from headrace.records.schema import schema_text
 
     columns = _schema(schema, like)

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli.failures import INTERRUPTED
-from headrace.cli.options import Config, Home, Json, Set, open_home_bus, settings_of, stream_names
+from headrace.cli.options import (
+    Config,
+    Home,
+    Json,
+    Set,
+    Verbose,
+    open_home_bus,
+    settings_of,
+    stream_names,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,9 +87,7 @@ def mirror(  # noqa: PLR0913, PLR0917 - one for each option
     config: Config = None,
     overrides: Set = None,
     as_json: Json = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a line for each epoch.")
-    ] = False,
+    verbose: Verbose = False,
     home: Home = None,
 ) -> None:
     """Copy a stream or a topic to another, exactly once, and follow it.

@@ -22,7 +22,15 @@ from headrace.cli.options import (
     settings_of,
     stream_names,
 )
-from headrace.cli.output import show_facts, show_json, show_table, size_text, time_text
+from headrace.cli.output import (
+    count_text,
+    show_answer,
+    show_facts,
+    show_json,
+    show_table,
+    size_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from headrace.bus import Bus, Stream
@@ -307,7 +315,6 @@ def trim(
         headrace bus trim orders --before 2013-01-01
     """
     from headrace.cli.bus.tail import Tail
-    from headrace.cli.output import count_text
 
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
@@ -317,11 +324,9 @@ def trim(
             stream.trim(each, None if places is None else places[each])
         now = stream.begins()
     gone = sum(now) - sum(was)
-    if as_json:
-        show_json({"name": name, "rows": gone, "begins": now})
-    else:
-        begins = " ".join(map(str, now))
-        typer.echo(f"stream {name}: {count_text(gone, 'row')} dropped; it begins at {begins}")
+    begins = " ".join(map(str, now))
+    line = f"stream {name}: {count_text(gone, 'row')} dropped; it begins at {begins}"
+    show_answer({"name": name, "rows": gone, "begins": now}, line, as_json=as_json)
 
 
 def _chosen(stream: Stream, partition: int | None) -> Sequence[int]:
@@ -345,8 +350,6 @@ def compact(
 
         headrace bus compact prices
     """
-    from headrace.cli.output import count_text, size_text
-
     with open_home_bus(settings_of(home)) as bus:
         stream = bus.stream(name)
         done = {each: stream.compact(each) for each in _chosen(stream, partition)}
@@ -381,7 +384,6 @@ def offload(
         headrace bus offload clicks
     """
     from headrace.bus import FileBus, Offloaded
-    from headrace.cli.output import count_text, size_text
     from headrace.errors import InvalidInputError
 
     with open_home_bus(settings_of(home)) as bus:
@@ -516,10 +518,8 @@ def configure(  # noqa: PLR0913, PLR0917 - one for each option
             stream.configure(**changes)
         add_columns(stream, columns)
         found = stream.settings.plain()
-    if as_json:
-        show_json({"name": name, **found})
-    else:
-        typer.echo(f"stream {name}: {settings_text(found) or 'keeps everything'}")
+    line = f"stream {name}: {settings_text(found) or 'keeps everything'}"
+    show_answer({"name": name, **found}, line, as_json=as_json)
 
 
 def _age_ms(text: str, option: str) -> int | None:

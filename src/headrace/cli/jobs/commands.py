@@ -17,6 +17,7 @@ from headrace.cli.options import Config, Home, JobName, Json, Set, Wait, open_ho
 from headrace.cli.output import (
     count_text,
     seconds_text,
+    show_answer,
     show_json,
     show_table,
     size_text,
@@ -81,12 +82,10 @@ def restart(
         )
     states = {reader.root: reader.state() for reader in part_readers(settings, job)}
     hosts = RunningHandle(settings, job, states, Files(), clock).restart(Restart(rolling), wait)
-    if as_json:
-        show_json({"job": job, "hosts": hosts})
-        return
     names = {one.host: one.address for one in found.placement.hosts} if found.placement else {}
     said = ", ".join(names.get(host) or host for host in hosts)
-    typer.echo(f"{job} has new processes on {count_text(len(hosts), 'host')}: {said}")
+    line = f"{job} has new processes on {count_text(len(hosts), 'host')}: {said}"
+    show_answer({"job": job, "hosts": hosts}, line, as_json=as_json)
 
 
 EPOCHS = 10
@@ -105,9 +104,9 @@ def pause(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
         headrace jobs pause shop
     """
-    from headrace.control.job_handle import Pause
+    from headrace.control.job_handle import PAUSE
 
-    _command_driver(job, Pause(), home, as_json=as_json)
+    _command_driver(job, PAUSE, home, as_json=as_json)
 
 
 def resume(job: JobName, as_json: Json = False, home: Home = None) -> None:
@@ -119,9 +118,9 @@ def resume(job: JobName, as_json: Json = False, home: Home = None) -> None:
 
         headrace jobs resume shop
     """
-    from headrace.control.job_handle import Resume
+    from headrace.control.job_handle import RESUME
 
-    _command_driver(job, Resume(), home, as_json=as_json)
+    _command_driver(job, RESUME, home, as_json=as_json)
 
 
 def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None:
@@ -138,7 +137,7 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
         headrace jobs accept-clock shop
     """
     from headrace.control.client import reachable
-    from headrace.control.job_handle import AcceptClock
+    from headrace.control.job_handle import ACCEPT_CLOCK
     from headrace.coordinator.epoch_clock import accept_clock as accept
     from headrace.coordinator.epoch_clock import driver_clock
     from headrace.files import Files
@@ -146,30 +145,25 @@ def accept_clock(job: JobName, as_json: Json = False, home: Home = None) -> None
     settings = settings_of(home)
     client = reachable(settings, job, ANSWER_S)
     if client is not None:
-        off_ms = AcceptClock().ask(client).was_off_ms
+        off_ms = ACCEPT_CLOCK.ask(client).was_off_ms
     else:
         storage = newest_epochs(settings, job)
         doubt = accept(driver_clock(settings), storage, Files())
         off_ms = 0 if doubt is None else doubt.off_ms
-    if as_json:
-        show_json({"job": job, "was_off_ms": off_ms, "by_driver": client is not None})
-        return
+    facts = {"job": job, "was_off_ms": off_ms, "by_driver": client is not None}
     who = f"the driver of {job} believes" if client is not None else "this host believes"
     far = seconds_text(abs(off_ms) / 1000)
     was = (
         "was believed already" if not off_ms else f"was {far} {'ahead' if off_ms > 0 else 'behind'}"
     )
-    typer.echo(f"{who} its clock, which {was}")
+    show_answer(facts, f"{who} its clock, which {was}", as_json=as_json)
 
 
 def _command_driver(
     job: str, command: ControlCommand[Done], home: Path | None, *, as_json: bool
 ) -> None:
     status = command.ask(driver_api(job, home)).status
-    if as_json:
-        show_json({"job": job, "status": status})
-    else:
-        typer.echo(f"{job} is {status}")
+    show_answer({"job": job, "status": status}, f"{job} is {status}", as_json=as_json)
 
 
 def top(

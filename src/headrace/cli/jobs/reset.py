@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.jobs.access import open_stopped, require_stopped
 from headrace.cli.options import Config, Home, JobName, Json, Set, open_home_bus, settings_of
-from headrace.cli.output import show_json, show_line
+from headrace.cli.output import show_answer
 
 if TYPE_CHECKING:
     from headrace.coordinator.inspection.job_reader import JobReader
@@ -226,15 +226,14 @@ def delete(
             if not yes:
                 _confirm(job)
             gone = remove_job(context, streams)
-    if as_json:
-        show_json({"job": job, "deleted": [str(path) for path in gone], "streams": streams})
-    else:
-        hours = settings.state.keep_unused_s / 3600
-        kept = f"its outputs {', '.join(streams)} too" if streams else "its streams stay"
-        show_line(
-            f"job {job}: deleted; {kept}. State on this host goes when the next job "
-            f"runs, {hours:g} h from now or later (state.keep_unused_s)"
-        )
+    hours = settings.state.keep_unused_s / 3600
+    kept = f"its outputs {', '.join(streams)} too" if streams else "its streams stay"
+    show_answer(
+        {"job": job, "deleted": [str(path) for path in gone], "streams": streams},
+        f"job {job}: deleted; {kept}. State on this host goes when the next job "
+        f"runs, {hours:g} h from now or later (state.keep_unused_s)",
+        as_json=as_json,
+    )
 
 
 def _confirm(job: str) -> None:
@@ -285,7 +284,5 @@ def _input_of(word: str) -> str:
 def _show_result(state: JobState, what: str, more: dict[str, object], *, as_json: bool) -> None:
     from headrace.cli.jobs.inspect import placed_line
 
-    if as_json:
-        show_json({"job": state.job, "epoch": state.epoch, **more})
-    else:
-        show_line(placed_line(state.job, state.epoch, what))
+    line = placed_line(state.job, state.epoch, what)
+    show_answer({"job": state.job, "epoch": state.epoch, **more}, line, as_json=as_json)

@@ -13,7 +13,15 @@ import typer
 
 from headrace.cli.jobs.access import open_located
 from headrace.cli.options import Config, Home, JobName, Json, Set, Wait, open_home_bus, settings_of
-from headrace.cli.output import count_text, show_json, show_line, show_table, size_text, time_text
+from headrace.cli.output import (
+    count_text,
+    show_answer,
+    show_json,
+    show_line,
+    show_table,
+    size_text,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,10 +77,7 @@ def savepoint(
         headrace jobs savepoint shop --name before-v2
     """
     saved = save(job, name, to, wait, home, config, overrides)
-    if as_json:
-        show_json(saved)
-    else:
-        show_line(saved_line(saved))
+    show_answer(saved, saved_line(saved), as_json=as_json)
 
 
 def save(
@@ -120,10 +125,8 @@ def _delete(job: str, name: str, folder: Path, *, as_json: bool) -> None:
     from headrace.remote import address_of
 
     path = delete_savepoint(folder, name, Files())
-    if as_json:
-        show_json({"job": job, "deleted": address_of(path)})
-    else:
-        show_line(f"savepoint {name}: deleted")
+    facts = {"job": job, "deleted": address_of(path)}
+    show_answer(facts, f"savepoint {name}: deleted", as_json=as_json)
 
 
 def savepoints(
@@ -380,13 +383,13 @@ class _Stopping:
         Ctrl-C.
         """
         from headrace.control.client import SilentError, UnreachableError
-        from headrace.control.job_handle import Stop
+        from headrace.control.job_handle import STOP
         from headrace.errors import InvalidInputError, NotOwnerError
 
         job = self._job
         if client is not None:
             try:
-                is_stopping = Stop().ask(client).was == "stopping"
+                is_stopping = STOP.ask(client).was == "stopping"
                 if not (is_stopping and client.is_here):
                     return "api"
             except SilentError:  # it is busy, or frozen: a signal might come on top of the request

@@ -26,7 +26,7 @@ from headrace.cli.options import (
     open_home_bus,
     settings_of,
 )
-from headrace.cli.output import show_json, show_line, show_table
+from headrace.cli.output import show_answer, show_json, show_line, show_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -155,11 +155,9 @@ def swap(
     first, second = (job_outputs(settings, name) for name in (job, other))
     with open_home_bus(settings) as bus:
         targets = swap_outputs(bus, first, second, now=now)
-    if as_json:
-        show_json({"job": job, "other": other, "aliases": targets})
-    else:
-        summary = ", ".join(f"{alias} points to {stream}" for alias, stream in targets.items())
-        show_line(f"{summary}; {job} continues until it is stopped, and can be swapped back")
+    summary = ", ".join(f"{alias} points to {stream}" for alias, stream in targets.items())
+    line = f"{summary}; {job} continues until it is stopped, and can be swapped back"
+    show_answer({"job": job, "other": other, "aliases": targets}, line, as_json=as_json)
 
 
 def merge(  # noqa: PLR0913, PLR0917 - one for each option

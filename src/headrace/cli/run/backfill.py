@@ -16,8 +16,11 @@ from headrace.cli.options import (
     Config,
     Home,
     Json,
+    Master,
     Set,
+    Standalone,
     Target,
+    Verbose,
     column_names,
     open_home_bus,
     settings_of,
@@ -251,18 +254,6 @@ Cores = Annotated[
         "--cores", min=1, help="Cores of each of these executors. Default: 1.", show_default=False
     ),
 ]
-Master = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Spark master, such as `local[2]`. Same as spark.master.",
-        show_default=False,
-    ),
-]
-Standalone = Annotated[
-    bool, typer.Option("--standalone", help="Run it in this process, without Spark.")
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print a line for each epoch.")]
 
 
 def backfill(  # noqa: PLR0913, PLR0917 - one for each option

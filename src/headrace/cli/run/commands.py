@@ -16,7 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headrace.cli.failures import INTERRUPTED
-from headrace.cli.options import Config, Home, Json, Set, Target, open_home_bus, settings_of
+from headrace.cli.options import (
+    Bounded,
+    Config,
+    Home,
+    Json,
+    Master,
+    Set,
+    Standalone,
+    Target,
+    Verbose,
+    open_home_bus,
+    settings_of,
+)
 from headrace.cli.supervised import ChildReport, follow_parent, report
 
 if TYPE_CHECKING:
@@ -132,12 +144,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     target: Target,
     config: Config = None,
     overrides: Set = None,
-    bounded: Annotated[
-        bool,
-        typer.Option(
-            "--bounded", help="Stop at the current ends of the inputs. Same as job.bounded."
-        ),
-    ] = False,
+    bounded: Bounded = False,
     replace: Annotated[
         bool,
         typer.Option(
@@ -149,21 +156,12 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
     from_savepoint: FromSavepoint = None,
     as_name: AsName = None,
     apart: Apart = None,
-    master: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Spark master, such as `local[2]`. Same as spark.master.",
-            show_default=False,
-        ),
-    ] = None,
+    master: Master = None,
     loop: Annotated[
         Literal["direct", "query"] | None,
         typer.Option(help="Deprecated, without effect.", show_default=False, hidden=True),
     ] = None,
-    standalone: Annotated[
-        bool, typer.Option("--standalone", help="Run it in this process, without Spark.")
-    ] = False,
+    standalone: Standalone = False,
     join: Annotated[
         bool,
         typer.Option(
@@ -181,9 +179,7 @@ def run(  # noqa: PLR0913, PLR0917 - one for each option
         bool, typer.Option("--supervise", help="Start the driver again when it dies.")
     ] = False,
     as_json: Json = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Print a line for each epoch.")
-    ] = False,
+    verbose: Verbose = False,
     home: Home = None,
 ) -> None:
     """Run a job until it is stopped; with `--bounded`, to the end of its inputs.

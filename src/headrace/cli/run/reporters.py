@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 from rich.cells import cell_len
@@ -179,45 +179,40 @@ LINE_EVERY_S = 60.0
 STOPPING = "ending the epoch…  (Ctrl-C again stops at once; nothing is lost)"
 
 
-class Reporter(Protocol):
-    """What a run says about itself."""
+class Reporter:
+    """What a run says about itself: nothing but that it stops, unless it is shown."""
+
+    _progress: Progress | None = None
 
     def starting(self, step: str) -> None:
         """A step of the start has begun, which takes a while: what it does, in words."""
-        ...
 
     def started(
         self, progress: Progress, ends: Callable[[], Ends], spark_ui: str | None = None
     ) -> None:
         """The job is about to run its first epoch; where Spark's UI is, if there is one."""
-        ...
 
     def epoch(self, summary: EpochSummary) -> None:
         """An epoch is done, and noted in the progress."""
-        ...
 
     def recovering(self, recovery: Recovery | None) -> None:
         """State is being brought back; ``None``: that is done. From another thread."""
-        ...
 
     def notice(self, line: str) -> None:
         """Something is wrong although the run continues, or right again. From any thread."""
-        ...
 
     def stopping(self) -> None:
         """The run was asked to end after the epoch under way."""
-        ...
+        typer.echo(STOPPING, err=True)
 
     def finished(self, seconds: float, *, interrupted: bool) -> None:
         """The run is over."""
-        ...
 
     def close(self) -> None:
         """Leave the terminal as it was; the run may have failed."""
-        ...
 
 
-class QuietReporter:
+class QuietReporter(Reporter):
     """One line at the end; one for each epoch as well when ``verbose``.
 
     For a log, a run without an end also says on stderr that it runs, and prints an epoch a minute.
@@ -225,11 +220,7 @@ class QuietReporter:
 
     def __init__(self, clock: Clock, *, verbose: bool = False) -> None:
         self._clock, self._verbose = clock, verbose
-        self._progress: Progress | None = None
         self._next_line_s = 0.0
-
-    def starting(self, step: str) -> None:
-        """Say nothing."""
 
     def started(
         self, progress: Progress, ends: Callable[[], Ends], spark_ui: str | None = None
@@ -261,29 +252,18 @@ class QuietReporter:
         """Say it on stderr."""
         typer.echo(line, err=True)
 
-    def stopping(self) -> None:
-        """Say on stderr that the end is near."""
-        typer.echo(STOPPING, err=True)
-
     def finished(self, seconds: float, *, interrupted: bool) -> None:
         """Print the whole run."""
         if self._progress is not None:
             typer.echo(end_line(self._progress, seconds, interrupted=interrupted))
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class JsonReporter:
+class JsonReporter(Reporter):
     """An object for each epoch, and one at the end."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._progress: Progress | None = None
         self._ends: Callable[[], Ends] = dict
-
-    def starting(self, step: str) -> None:
-        """Say nothing."""
 
     def started(
         self, progress: Progress, ends: Callable[[], Ends], spark_ui: str | None = None
@@ -306,20 +286,13 @@ class JsonReporter:
         """Print it."""
         show_json({"type": "notice", "text": line})
 
-    def stopping(self) -> None:
-        """Say on stderr that the end is near."""
-        typer.echo(STOPPING, err=True)
-
     def finished(self, seconds: float, *, interrupted: bool) -> None:
         """Print the whole run."""
         if self._progress is not None:
             show_json(end_json(self._progress, seconds, interrupted=interrupted))
 
-    def close(self) -> None:
-        """Do nothing."""
 
-
-class TerminalReporter:
+class TerminalReporter(Reporter):
     """A live table of a run that follows its inputs, a bar of one that ends."""
 
     def __init__(
@@ -329,7 +302,6 @@ class TerminalReporter:
         self._console = console or Console(highlight=False)
         self._shown: Live | Bars | None = None
         self._task: TaskID | None = None
-        self._progress: Progress | None = None
         self._is_starting = False
 
     def starting(self, step: str) -> None:

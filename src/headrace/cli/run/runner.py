@@ -66,15 +66,11 @@ class JobRunner:
             raise InvalidInputError(
                 f"{own} runs the job without Spark, and {given} is about Spark; leave one out"
             )
-        if way.standalone and takeover:
+        of_spark = "--takeover" if takeover else "--standby" if standby else ""
+        if way.standalone and of_spark:
             raise InvalidInputError(
-                "--takeover is for jobs on Spark: processes that share a job elect their driver by "
-                "themselves; leave it out, and use --join"
-            )
-        if way.standalone and standby:
-            raise InvalidInputError(
-                "--standby is for jobs on Spark: processes that share a job elect their driver by "
-                "themselves; leave it out, and use --join"
+                f"{of_spark} is for jobs on Spark: processes that share a job elect their driver "
+                "by themselves; leave it out, and use --join"
             )
         if takeover and standby:
             raise InvalidInputError(
