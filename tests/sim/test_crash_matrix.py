@@ -119,9 +119,11 @@ def test_whoever_dies_anywhere_loses_and_doubles_nothing(cell: Cell) -> None:
             driver.run()
         while left + slots:
             if not has_crashed(subject, cell, left, slots, subject.end):
-                # Dying again at one point, the driver may have gone past the next one.
+                # Dying again at one point, the driver may have gone past the next one. In the whole
+                # product the first deaths may also leave nothing to merge for the last one.
                 assert left + slots != points_of(cell), f"nobody passed {left + slots}"
-                assert cell["after"] == "dies again", f"nobody passed {left + slots}"
+                is_chosen = cell in CELLS
+                assert cell["after"] == "dies again" or not is_chosen, f"not passed: {left + slots}"
                 break
         subject.end()
         if isinstance(subject, Copied) and cell["after"] == "disks are lost":
