@@ -62,9 +62,20 @@ _NO_EDGE = 10_000
 _FACT = 12
 
 
+class Output(Console):
+    """The standard output of a command, which styles nothing by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False)
+
+    def on_broken_pipe(self) -> None:
+        """Raise, for ``main`` knows how a command ends that nobody reads."""
+        raise BrokenPipeError
+
+
 def terminal_width() -> int:
     """Return how wide the terminal is; a pipe has no edge."""
-    console = Console()
+    console = Output()
     return console.width if console.is_terminal else _NO_EDGE
 
 
@@ -88,7 +99,7 @@ def show_wrapped(head: str, text: str, style: str = "") -> None:
         text: what is wrapped.
         style: of the head.
     """
-    console = Console(highlight=False)
+    console = Output()
     room = console.width - len(head)
     is_short = not console.is_terminal or len(text) <= room or room < _FACT
     lines = (
@@ -139,7 +150,7 @@ def show_table(
         spare: titles of the columns that can be left out, in this order.
         console: of the standard output when left out.
     """
-    console = console or Console(highlight=False)
+    console = console or Output()
     held = [dict(zip(titles, row, strict=True)) for row in rows]
     if not console.is_terminal:
         _show_lines(titles, held, right)

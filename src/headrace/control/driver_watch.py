@@ -75,8 +75,8 @@ class DriverObservers:
         beside = self._held.enter_context
         beside(running_beside("headrace-holds", self._answers.run))
         if self._serves:
-            self._server.start()
             self._held.callback(self._server.stop)
+            self._server.start()
         beside(running_beside("headrace-alerts", self._alerts.run, STOP_S))
         beside(running_beside("headrace-samples", self._sampler.run))
         if self._listeners.on_parts is not None:

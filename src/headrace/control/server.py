@@ -61,10 +61,10 @@ class ControlServer:
         token = token_of(self._wanted.token_file)
         listener = self._held.enter_context(listening(self._wanted.host, self._wanted.port))
         self.place = place_at(listener, token)
-        write_private(self._storage / API_FILE, msgspec.json.encode(self.place))
         serve = partial(self._serve, listener, token)
         self._held.enter_context(running_beside("headrace-control", serve, STOP_S))
         self._held.callback(self._take_word_back)
+        write_private(self._storage / API_FILE, msgspec.json.encode(self.place))
 
     def _serve(self, listener: socket.socket, token: str, over: threading.Event) -> None:
         # Half a second to load, which a short run spares, and the first epoch does not wait for.

@@ -90,7 +90,8 @@ def _stage_lines(stage: Stage) -> Iterator[str]:
                     rows.append(f"by the settings: {instead.given.text}")
         elif operator.name in outputs:
             out = outputs[operator.name]
-            by = f" by ({', '.join(out.keys)})" if out.keys else " by task"
+            by = ", all to the first" if stage.is_gathered else " by task"
+            by = f" by ({', '.join(out.keys)})" if out.keys else by
             rows = [f"output {out.stream}: {counted(out.partitions, 'partition')}{by}"]
             rows.append(f"columns {listed(out.schema.names)}")
             rows += promise(out.semantics)

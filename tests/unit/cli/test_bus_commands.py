@@ -505,6 +505,20 @@ def test_who_stops_reading_is_no_error(orders: Path) -> None:
     assert process.wait(60) == 141
 
 
+def test_a_sentence_that_nobody_reads_is_no_error(orders: Path) -> None:
+    begin, end = os.pipe()
+    os.close(begin)
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "bus", "configure", "orders", "--retain", "1d"],
+        stdout=end,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3] / "src")},
+        check=False,
+    )
+    os.close(end)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_an_unknown_command_is_wrong_usage() -> None:
     assert "Did you mean 'create'?" in headrace("bus", "craete").err
     assert headrace("bus", "craete").code == 2

@@ -114,6 +114,15 @@ def test_every_kind_of_operator_is_explained() -> None:
         assert f"      {row}\n" in text
 
 
+def test_results_without_a_key_are_in_the_first_partition() -> None:
+    def whole(g: hr.Graph) -> None:
+        g.input("a").window(hr.count_window(3), n=hr.agg.count()).send_to(
+            g.output("x", partitions=4)
+        )
+
+    assert "      output x: 4 partitions, all to the first\n" in drawn(whole)[0]
+
+
 def test_a_plan_fits_a_narrow_terminal() -> None:
     text = explain(plan(radar.build(), STREAMS, tasks=2), width=48)
 

@@ -20,7 +20,7 @@ from rich.text import Text
 from headrace.bus import Stream, StreamSpec
 from headrace.bus.readable import NEVER
 from headrace.cli.arguments import read_time
-from headrace.cli.output import time_text
+from headrace.cli.output import Output, time_text
 from headrace.coordinator.inspection.row_filters import matching
 from headrace.errors import InvalidInputError
 from headrace.records.schema import event_times
@@ -293,7 +293,7 @@ class TableRows:
 
     def __init__(self, spec: StreamSpec, console: Console | None = None) -> None:
         self._spec = spec
-        self._console = console or Console(highlight=False)
+        self._console = console or Output()
 
     def show(self, rows: Sequence[TailedRow]) -> None:
         """Print the next rows."""
