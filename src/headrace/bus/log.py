@@ -253,7 +253,7 @@ class Log(ABC):
         """Return the index as it is now."""
 
     def knows(self, producer: bytes, sequence: int) -> bool:
-        """Say whether a producer has appended here under a sequence, of rows that are kept."""
+        """Say whether a producer has appended here under a sequence: its last, or of kept rows."""
         while True:
             view, last = self.view(), self.last(producer)
             if last is None or last.sequence <= sequence:

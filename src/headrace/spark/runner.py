@@ -129,15 +129,15 @@ class SlotWatch:
         if self._detector is not None:
             self._detector.begin(self._clock.monotonic())
         level = _Level(rdd, group, slots, prefix, {slot: places[slot].identity for slot in slots})
-        try:
-            with running_beside("headrace-watch", partial(self._watch, level)):
+        with running_beside("headrace-watch", partial(self._watch, level)):
+            try:
                 yield
-        except (Exception, KeyboardInterrupt) as error:
-            if self._dropped:
-                dropped = LevelDroppedError(self._dropped)
-                dropped.waited_s = self._waited_s
-                raise dropped from error
-            raise
+            except (Exception, KeyboardInterrupt) as error:
+                if self._dropped:
+                    dropped = LevelDroppedError(self._dropped)
+                    dropped.waited_s = self._waited_s
+                    raise dropped from error
+                raise
         if self._detector is not None:
             self._detector.answered(level.places)
 

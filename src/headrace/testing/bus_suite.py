@@ -515,6 +515,8 @@ class ChangingContract(BusSuite):
                 assert {p: a.duplicate for p, a in answers.items()} == {sequence % 2: True}
         assert list(stream.append_rows(rows(4, 1), producer=ME, sequence=7)) == [3]
         assert stream.ends() == [2, 2, 0, 1]
+        stream.trim(0, 2)
+        assert list(stream.append_rows(rows(2, 1), producer=ME, sequence=2)) == [0]
 
     def test_a_stream_with_a_key_keeps_its_partitions(self, stream: Stream) -> None:
         """Else rows of a key could be read in another order than they were appended."""
