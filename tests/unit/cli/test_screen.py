@@ -63,9 +63,9 @@ def test_a_text_goes_on_below_its_begin(
     show_wrapped("now: ", "one two three [four] five")
     assert capsys.readouterr().out == "now: one two three [four] five\n"
 
-    def narrow(highlight: bool) -> Console:
-        return Console(force_terminal=True, width=24, color_system=None, highlight=highlight)
+    def narrow() -> Console:
+        return Console(force_terminal=True, width=24, color_system=None, highlight=False)
 
-    monkeypatch.setattr(output, "Console", narrow)
+    monkeypatch.setattr(output, "Output", narrow)
     show_wrapped("now: ", "one two three [four] five")
     assert capsys.readouterr().out == "now: one two three\n     [four] five\n"
