@@ -287,6 +287,18 @@ def test_those_who_append_drop_what_need_not_be_kept(
             assert ids(hosts.open().stream("one")) == [40]
 
 
+def test_an_append_that_asks_for_no_seal_leaves_alone_what_one_that_begins_says(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it may write "queued" again after that, and nobody seals any more."""
+    stream, written = hosts.open().create(ONE), list[bool]()
+    stream.append(0, rows(0, 1))
+    queued = property(lambda _: True, lambda _, value: written.append(value))
+    monkeypatch.setattr(object_log_module.ObjectLog, "_is_queued", queued, raising=False)
+    stream.append(0, rows(1, 1))
+    assert written == []
+
+
 def test_a_hold_that_comes_late_stops_a_compaction(hosts: Hosts) -> None:
     """Its rows are written and about to count, on a host that has not seen the hold."""
     stream = hosts.open().create(PRICES)

@@ -295,7 +295,8 @@ class ObjectLog(Log):
             while (answer := self._tried(chunks, draft)) is None:
                 self._refresh()
             is_due = not self._is_queued and self._is_due(settings)
-            self._is_queued |= is_due
+            if is_due:  # not written else: one that begins now has just taken it back
+                self._is_queued = True
         if is_due:
             self._run_soon(self.seal)
         return answer
