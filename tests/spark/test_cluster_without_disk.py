@@ -120,8 +120,9 @@ def test_a_job_survives_a_server_of_exchange_files_and_then_a_host(
     with Driver(JOB, world) as driver:
         feed(world, driver, 40)
         feed_until(lambda: len(hosts_of(world)) == 2, lambda: feed(world, driver, 10))
-        servers = exchange_servers(cluster.of("worker-1"))
-        assert servers
+        one = cluster.of("worker-1")
+        feed_until(lambda: bool(exchange_servers(one)), lambda: feed(world, driver, 10))
+        servers = exchange_servers(one)
         for process in servers:
             kill(process)
         feed(world, driver, 40)
