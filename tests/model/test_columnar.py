@@ -159,10 +159,16 @@ class Machine:
         if self.layout.cluster:
             present = {row[0] for row in self.rows.values() if self.is_live(row[3])}
             assert present <= set(self.table.clusters())
+        whole = self.table.scan()
+        parts = [name for part in range(3) for name, _ in self.named(self.table.scan_part(part, 3))]
+        assert sorted(parts) == sorted(name for name, _ in self.named(whole))
 
     def scanned(self, low: int | None, high: int | None) -> Iterator[tuple[bytes, Any]]:
+        return self.named(self.table.scan(cluster_from=low, cluster_below=high))
+
+    def named(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[bytes, Any]]:
         last = (-1, -1)
-        for batch in self.table.scan(cluster_from=low, cluster_below=high):
+        for batch in batches:
             clusters = batch.column("__cluster").to_pylist() if self.layout.cluster else None
             hashes = batch.column("__hash").to_pylist()
             places = list(zip(clusters or [0] * len(hashes), hashes, strict=True))

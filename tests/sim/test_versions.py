@@ -183,6 +183,23 @@ def test_versions_that_nobody_can_ask_for_go() -> None:
         assert kept == {0: kept[0], 1: [5]}  # no rate of 2 can come before that moment
 
 
+def test_keys_that_never_change_again_keep_nothing() -> None:
+    """Each of 80 an epoch has a row, the next and a deletion; 400 others stay."""
+    with opened(tasks=1) as driver:
+        driver.feed("rates", [{"money": -key, "rate": 1, "at": 0} for key in range(1, 401)], 0)
+        for at in range(0, 180, 6):
+            for one in (0, 1):
+                keys = [1_000 * at + 2 * key + one for key in range(40)]
+                changes = [(1, at), (2, at + 1), (None, at + 2)]
+                rates = [{"money": k, "rate": rate, "at": t} for k in keys for rate, t in changes]
+                driver.feed("rates", rates, one)
+                driver.feed("orders", [{"money": keys[0], "n": at, "at": at}], one)
+            driver.run()
+        kept = driver.table("held")
+        assert len(kept) <= 1_200
+        assert sum(len(row["rate"]) for row in kept) <= 400 + 3 * 800
+
+
 def test_rows_that_wait_are_in_one_epoch_and_leave_in_another() -> None:
     with opened(tasks=1) as driver:
         feed(driver, [Item(False, 0, None, 10), Item(False, 1, None, 10)], 0, 2)

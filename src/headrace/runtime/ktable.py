@@ -136,6 +136,9 @@ def deleting(batch: pa.RecordBatch, values: list[str]) -> Mask:
 FROM, GONE = "__from", "__gone"
 """Columns of lists beside those of the rows: when a version begins to hold, and if it deletes."""
 
+_GOLDEN = 0x9E3779B97F4A7C15
+_SWEEP_AFTER = 64
+
 
 def version_layout(stage: Stage, operator: KeepTable) -> TableLayout:
     """Return the layout of a table with a history: its key, and lists of versions by column."""
@@ -164,11 +167,18 @@ class RowVersions:
     def of(cls, table: ColumnarTable, keys: TableKeys, names: Sequence[str]) -> RowVersions:
         """Look up the versions of keys."""
         found = table.get(keys, [FROM, GONE, *names])
-        lists = found.values.columns
+        return cls.in_rows(found.values, names, found.index)
+
+    @classmethod
+    def in_rows(
+        cls, rows: pa.RecordBatch, names: Sequence[str], places: Rows | None = None
+    ) -> RowVersions:
+        """Return the versions in rows of a table, whose places are given, or count from 0."""
+        lists = [rows.column(name) for name in (FROM, GONE, *names)]
         lengths = lists[0].value_lengths().to_numpy(zero_copy_only=False)
         begins, gone, *columns = (column.flatten() for column in lists)
         return cls(
-            np.repeat(found.index, lengths),
+            np.repeat(np.arange(rows.num_rows) if places is None else places, lengths),
             begins.to_numpy(),
             gone.to_numpy(zero_copy_only=False),
             columns,
@@ -253,12 +263,13 @@ class VersionedKTableNode(Node):
         self._table, self._delay = table, delay_ms
         self._kept_ms = operator.history_ms + slack_ms
         self._keys, self._values = list(operator.keys), list(operator.values)
-        self._watermark = NO_WATERMARK
+        self._epoch, self._watermark = 0, NO_WATERMARK
         self._held: list[Chunk] = []
+        self._unswept = 0
 
     def begin(self, epoch: int, wall_ms: int, watermark: int) -> None:
         """Turn to an epoch; what one that failed has left is forgotten."""
-        self._watermark, self._held = watermark, []
+        self._epoch, self._watermark, self._held = epoch, watermark, []
 
     def push(self, chunk: Chunk) -> None:
         """Hold rows: versions of a key are changed once an epoch."""
@@ -280,10 +291,37 @@ class VersionedKTableNode(Node):
         columns = chunk.batch.select(names).columns
         new = RowVersions(places, begins, deleting(chunk.batch, self._values), columns)
         held = RowVersions.of(self._table, keys, names)
-        kept = held.followed_by(new).since(self._watermark - self._kept_ms, self._watermark)
-        there, lists = kept.lists(len(keys), layout.values)
+        self._replace(keys, held, held.followed_by(new))
+        self._unswept += len(keys)
+        if self._unswept >= _SWEEP_AFTER:
+            self._sweep(2 * self._unswept, names)
+            self._unswept = 0
+
+    def _replace(self, keys: TableKeys, held: RowVersions, versions: RowVersions) -> None:
+        """Keep of some keys what can still be asked for."""
+        there, lists = self._wanted(versions).lists(len(keys), self._table.layout.values)
         if len(there):
             self._table.put(keys.select(there), lists)
         gone = np.setdiff1d(np.unique(held.places), there)
         if len(gone):
             self._table.delete(keys.select(gone))
+
+    def _wanted(self, versions: RowVersions) -> RowVersions:
+        return versions.since(self._watermark - self._kept_ms, self._watermark)
+
+    def _sweep(self, rows: int, names: Sequence[str]) -> None:
+        """Look at so many rows of any keys, for what time has made superfluous since they changed.
+
+        The golden ratio spreads epochs evenly over the parts of the table, however many there are.
+        """
+        table = self._table
+        bits = max(0, (table.rows // rows).bit_length() - 1)
+        part = (self._epoch * _GOLDEN % (1 << 64)) >> (64 - bits)
+        for batch in table.scan_part(part, 1 << bits):
+            held = RowVersions.in_rows(batch, ())
+            counts = np.bincount(held.places, minlength=batch.num_rows)
+            left = np.bincount(self._wanted(held).places, minlength=batch.num_rows)
+            if (changed := np.flatnonzero(counts != left)).size:
+                keys = TableKeys.of_rows(table.layout, batch.take(pa.array(changed)))
+                held = RowVersions.of(table, keys, names)
+                self._replace(keys, held, held)

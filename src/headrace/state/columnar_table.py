@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from headrace.records.schema import WRITTEN, TableLayout, normalise
 from headrace.state.columns import (
+    HashRange,
     Int64s,
     Rows,
     TableKeys,
@@ -275,6 +276,30 @@ class ColumnarTable:
         for batch in merge_runs(runs, self.layout, True, now_ms, part):
             columns = [batch.column(name) for name in names]
             yield pa.RecordBatch.from_arrays(columns, names=names)
+
+    @property
+    def rows(self) -> int:
+        """How many rows the committed runs have, with those that count no more."""
+        return sum(run.rows for run in self._committed)
+
+    def scan_part(self, part: int, parts: int) -> Iterator[pa.RecordBatch]:
+        """Yield the live rows of one of some parts of about the same size, as ``scan`` does.
+
+        Args:
+            part: from 0.
+            parts: into which the range of hashes that the runs have is cut.
+        """
+        runs = [*self._committed, *self._changes]
+        spans = [
+            HashRange(piece.info.low_hash, piece.info.high_hash).within(run.hashes)
+            for run in runs
+            for piece in run.pieces
+        ]
+        if spans := [span for span in spans if span.first <= span.last]:
+            first, last = min(spans)[0], max(span.last for span in spans)
+            begin, end = (first + (last + 1 - first) * at // parts for at in (part, part + 1))
+            within = TableSlice(hashes=HashRange(begin, end - 1))
+            yield from self._scan(runs, within, self._now_ms)
 
     def clusters(self) -> list[int]:
         """Return the clusters of all rows, rising; those of rows deleted since may be there too."""

@@ -141,6 +141,19 @@ def test_a_scan_can_be_of_some_key_groups() -> None:
             assert sorted(counts) == [n for n in range(200) if groups[n] in (group, group + 1)]
 
 
+def test_parts_of_a_table_are_about_as_large() -> None:
+    table = ColumnarTable(LAYOUT)
+    assert not list(table.scan_part(0, 4))
+    put(table, range(20_000), range(20_000))
+    low = np.sort(encode_columns([pa.array(range(20_000))]).hashes())[5_000]
+    commit(table)
+    own = hash_range(0, -(-int(low) // (1 << 54)), 1024)  # a task has a part of all hashes
+    table.attach([SortedRun(LAYOUT, table.runs[0].pieces, 1, own)])
+    sizes = [sum(b.num_rows for b in table.scan_part(part, 8)) for part in range(8)]
+    assert sum(sizes) == sum(batch.num_rows for batch in table.scan())
+    assert min(sizes) > 500
+
+
 def test_the_hashes_of_all_groups_are_all_hashes() -> None:
     for total in (1, 3, 512):
         ranges = [hash_range(group, group + 1, total) for group in range(total)]
