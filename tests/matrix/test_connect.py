@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.support.processes import ROOT, SOON_S, end_group, until
 from tests.support.runs import World
+from tests.support.servers import free_port
 
 pytestmark = pytest.mark.spark
 
@@ -64,13 +64,6 @@ aggregate = {"n": hr.agg.count()}
 tried("stateful", lambda: headrace_spark.stateful(spark.range(3), "id", aggregate=aggregate))
 print(json.dumps(found))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
 
 
 def test_a_client_reads_what_a_job_of_a_classic_driver_sends(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -368,8 +369,18 @@ def redis_binary() -> str:
     return found
 
 
+_LEAST_PORT, _EPHEMERAL = 10_000, 32_768
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
 def free_port() -> int:
-    """Return a port of the loopback address that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port of the loopback address that nobody listens on.
+
+    It is not one that the system gives to connections, which could take it before a server does.
+    """
+    first = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else _EPHEMERAL
+    while True:
+        port = _LEAST_PORT + secrets.randbelow(max(first, _EPHEMERAL // 2) - _LEAST_PORT)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
