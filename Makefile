@@ -39,10 +39,10 @@ setup:
 demo: setup
 	@$(RUN) -m headrace.cli.main demo $(if $(MODE),--mode $(MODE)) $(if $(UI),--ui) $(ARGS)
 
-# What tests need besides Python; a test of what could not be had says so. Package managers of the
-# system run one after the other.
+# What tests need besides Python's packages; a test of what could not be had says so. Package managers
+# of the system run one after the other.
 servers: setup
-	@for one in spark_classes kafka delta registry yarn; do tools/$$one.sh & done; \
+	@for one in bytecode spark_classes kafka delta registry yarn; do tools/$$one.sh & done; \
 		for one in redis postgres node chromium; do tools/$$one.sh; done; wait; true
 
 test: servers
