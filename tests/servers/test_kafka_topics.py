@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers.test_kafka_jobs import clicks, counting, feed, running_totals, sent
 from tests.support.homes import rows_in
-from tests.support.kafka import KafkaServer, Topics
-from tests.support.processes import SystemClock
+from tests.support.kafka import KafkaServer, Topics, connector
+from tests.support.processes import SOON_S, SystemClock, until
 from tests.support.runs import JobControl, RetryPolicy, drive_part
 
 import headrace as hr
 from headrace import Job
-from headrace.bus import OffsetGoneError, StreamReplacedError, open_bus
+from headrace.bus import LogAwayError, OffsetGoneError, StreamReplacedError, open_bus
 from headrace.errors import InvalidInputError
 from headrace.testing import TestDriver
 
@@ -254,3 +256,39 @@ def test_a_broker_that_is_killed_and_started_again_holds_up_a_job_and_no_more(
         assert sent(theirs, "out") == running_totals(rows)
     assert "does not answer" in told[0]
     assert "waits for an answer" in told[0]
+
+
+@pytest.mark.soak
+def test_a_coordinator_that_is_away_ends_nobody_who_shows_how_far_a_job_is(tmp_path: Path) -> None:
+    """Calls of the library's admin client that ask it may then abort the process, or not return."""
+    groups, over = [f"group-{number}" for number in range(4)], threading.Event()
+    there, away = set[str](), set[str]()
+    with KafkaServer(tmp_path / "own") as own:
+        topics = Topics(own.address)
+        topics.create("shown")
+        address = own.url("shown", socket__timeout__ms="2000")
+        log = connector.open(connector.spec("shown", address, None), address)
+
+        def show(group: str) -> int:
+            number = 0
+            while not over.is_set():
+                try:
+                    log.note(group, [number + 1])
+                    number += 1
+                    there.add(group)
+                except LogAwayError:
+                    away.add(group)
+            return number
+
+        with ThreadPoolExecutor(len(groups)) as pool:
+            shown = [pool.submit(show, group) for group in groups]
+            try:
+                until(lambda: "group-0" in there, "a commit")
+                own.kill()
+                until(lambda: len(away) == len(groups), "errors of all")
+                own.start()
+            finally:
+                over.set()
+            last = [one.result(SOON_S) for one in shown]
+        for group, number in zip(groups, last, strict=True):
+            assert topics.committed(group, "shown")[0] - number in {0, 1}  # the last may be unsure

@@ -11,7 +11,7 @@ import atexit
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -31,6 +31,9 @@ FETCH_AGAIN_MS = 25
 """When a reader that has enough looks whether it still has, by default; the client's own is 1 s."""
 
 GRACE_S = 5.0
+COMMIT_S = 300.0
+"""A commit of offsets may wait for a coordinator so long at most: a client takes no more."""
+
 _ABANDONED: list[object] = []
 _REFUSED = {
     "_AUTHENTICATION",
@@ -302,11 +305,13 @@ class KafkaClients:
         self._refused: dict[Any, str] = {}
         self._producers: dict[Any, Any] = {}
         self._readers: OrderedDict[Any, list[PartitionReader]] = OrderedDict()
+        self._committers: dict[Any, Any] = {}
 
     def _own(self) -> None:
         """Leave those of a parent process alone: their threads are not here."""
         if self._pid != os.getpid():
-            self._inherited.append((self._admins, self._readers, self._producers))
+            own = (self._admins, self._readers, self._producers, self._committers)
+            self._inherited.append(own)
             self._begin()
 
     def admin(self, address: TopicAddress) -> Any:
@@ -357,6 +362,42 @@ class KafkaClients:
             if key not in self._producers:
                 self._producers[key] = made(library().Producer, own, address)
             return self._producers[key]
+
+    def commit(self, address: TopicAddress, group: str, places: Sequence[Any]) -> None:
+        """Commit offsets of a group, by a consumer that reads nothing.
+
+        The client that asks brokers could, but librdkafka aborts the process when the connection to
+        the group's coordinator is lost meanwhile (its issue 4605).
+        """
+        settings, seconds = address.settings(), min(address.answer_timeout_s, COMMIT_S)
+        key = (group, *sorted(settings.items()))
+        own = {
+            **settings,
+            "group.id": group,
+            "enable.auto.commit": "false",
+            "session.timeout.ms": str(int(1000 * seconds)),  # so long it waits for a coordinator
+        }
+        with self._lock:
+            self._own()
+            if key not in self._committers:
+                self._committers[key] = made(library().Consumer, own, address)
+            committer = self._committers[key]
+
+        def call() -> None:
+            for one in committer.commit(offsets=list(places), asynchronous=False):
+                if one.error is not None:
+                    raise library().KafkaException(one.error)
+
+        try:
+            bounded(call, seconds, committer)
+        except NoAnswerError as error:
+            with self._lock:
+                self._committers.pop(key, None)
+            raise LogAwayError(
+                f"{address.at} does not answer: {error}; check that its brokers run: the job "
+                "continues when they are back",
+                topic=address.topic,
+            ) from error
 
     def renew(self, address: TopicAddress) -> None:
         """Ask with another client from now on.
@@ -420,8 +461,9 @@ class KafkaClients:
         with self._lock:
             self._own()
             readers = [one for kept in self._readers.values() for one in kept]
+            consumers = [*readers, *self._committers.values()]
             self._begin()
-        for one in readers:
+        for one in consumers:
             one.close()
 
 

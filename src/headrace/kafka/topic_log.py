@@ -152,14 +152,10 @@ class TopicLog(ExternalLog):
         places = [
             lib.TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)
         ]
-        group = lib.ConsumerGroupTopicPartitions(self._address.option("group", reader), places)
+        group = self._address.option("group", reader)
 
         def ask() -> None:
-            asked = CLIENTS.admin(self._address).alter_consumer_group_offsets(
-                [group], request_timeout=self._address.answer_timeout_s
-            )
-            for one in asked.values():
-                one.result()
+            CLIENTS.commit(self._address, group, places)
 
         answered(self._address, ask, self._clock)
 
